@@ -1,0 +1,117 @@
+"""Where things lie in a run's folder. The only place that knows file names.
+
+run.json            spec, versions, phase, attempts, verdict; replaced atomically
+head.json           how to reach the head: pid, epoch, control, telemetry; replaced when a head starts
+lock                held (flock) by the head that owns the folder
+keys/               CURVE keys, 0600
+journal.jsonl       one entry a line, appended
+samples/NNNNNN.parquet, timeline/NNNNNN.parquet     immutable chunks, written aside and renamed
+attempts/<n>/       settings asked and in effect, LoadGen's own logs
+logs/               head.log, driver-<n>.log, node000.log, node000-gpu0.log
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class RunFolder:
+    path: Path
+
+    @property
+    def name(self) -> str:
+        return self.path.name
+
+    @property
+    def run_json(self) -> Path:
+        return self.path / "run.json"
+
+    @property
+    def head_json(self) -> Path:
+        return self.path / "head.json"
+
+    @property
+    def lock(self) -> Path:
+        return self.path / "lock"
+
+    @property
+    def keys(self) -> Path:
+        return self.path / "keys"
+
+    @property
+    def journal(self) -> Path:
+        return self.path / "journal.jsonl"
+
+    @property
+    def samples(self) -> Path:
+        return self.path / "samples"
+
+    @property
+    def timeline(self) -> Path:
+        return self.path / "timeline"
+
+    @property
+    def logs(self) -> Path:
+        return self.path / "logs"
+
+    def attempt(self, number: int) -> Path:
+        return self.path / "attempts" / str(number)
+
+    def log(self, process: str) -> Path:
+        """`head`, `driver-1`, `node000` or a slot name."""
+        return self.logs / (process.replace("/", "-") + ".log")
+
+
+def runs_root(configured: str | None = None) -> Path:
+    """`record.dir` of the spec, else $PACELINE_RUNS, else ./runs."""
+    return Path(configured or os.environ.get("PACELINE_RUNS") or "runs").expanduser().resolve()
+
+
+def new_run_folder(root: Path, name: str, now: float | None = None) -> RunFolder:
+    """Create `<root>/<name>-YYYYmmdd-HHMMSS` (with -2, -3 … when taken)."""
+    stamp = time.strftime("%Y%m%d-%H%M%S", time.localtime(now))
+    root.mkdir(parents=True, exist_ok=True)
+    for attempt in range(1, 1000):
+        suffix = "" if attempt == 1 else f"-{attempt}"
+        path = root / f"{name}-{stamp}{suffix}"
+        try:
+            path.mkdir()
+        except FileExistsError:
+            continue
+        return RunFolder(path)
+    raise FileExistsError(f"{root}/{name}-{stamp}-* are all taken")
+
+
+class NoSuchRun(Exception):
+    """No run of that name; the text says where was looked and what is there."""
+
+
+def find_run(which: str | None, root: Path) -> RunFolder:
+    """A run by folder path, by name, by unique part of its name, or (None) the newest."""
+    if which and (Path(which) / "run.json").exists():
+        return RunFolder(Path(which).resolve())
+    runs = list_runs(root)
+    if not runs:
+        raise NoSuchRun(f"no runs in {root} (set PACELINE_RUNS or record.dir to look elsewhere)")
+    if which is None:
+        return runs[0]
+    hits = [run for run in runs if run.name == which] or [run for run in runs if re.search(re.escape(which), run.name)]
+    if len(hits) == 1:
+        return hits[0]
+    if not hits:
+        names = ", ".join(run.name for run in runs[:5])
+        raise NoSuchRun(f"no run named {which!r} in {root}; the newest are {names}")
+    raise NoSuchRun(f"{which!r} fits {len(hits)} runs: {', '.join(run.name for run in hits[:5])}; give more of the name")
+
+
+def list_runs(root: Path) -> list[RunFolder]:
+    """Newest first."""
+    if not root.is_dir():
+        return []
+    found = [RunFolder(path) for path in root.iterdir() if (path / "run.json").is_file()]
+    return sorted(found, key=lambda run: run.run_json.stat().st_mtime if run.run_json.exists() else 0.0, reverse=True)

@@ -1,0 +1,216 @@
+"""RunSpec: everything that decides what a run does, in one validated object.
+
+Read from TOML (`harness.specfile` does the reading and the error texts); imported by everything, imports
+nothing of ours. Units are in the names; `None` means "not limited" or "decided elsewhere", as each field says.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+Scenario = Literal["Server", "Offline"]
+Kind = Literal["performance", "accuracy", "explore"]
+Role = Literal["both", "prefill", "decode"]
+Balance = Literal["least_outstanding", "round_robin", "least_tokens", "session"]
+StragglerPolicy = Literal["flag", "drain", "recycle"]
+
+
+class _Table(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class LengthSpec(_Table):
+    """A lognormal length distribution in tokens, rescaled until its mean holds after clipping."""
+
+    mean: float = Field(1000, gt=0)
+    sigma: float = Field(0.8, ge=0, le=3)
+    min: int = Field(2, ge=1)
+    max: int = Field(8000, ge=1)
+
+    @model_validator(mode="after")
+    def _ordered(self) -> LengthSpec:
+        if not self.min <= self.mean <= self.max:
+            raise ValueError(f"mean {self.mean:g} must lie between min {self.min} and max {self.max}")
+        return self
+
+
+class ModelSpec(_Table):
+    name: str = Field("synthetic", min_length=1, description="Shown, recorded and hashed into REGISTER")
+    mlperf_name: str | None = Field(None, description="LoadGen model name; takes its embedded mlperf.conf entries")
+    path: str | None = Field(None, description="Local weights folder for engines that load one")
+    vocab_size: int = Field(32000, ge=16)
+    eos_token_id: int = Field(2, ge=0)
+
+
+class DatasetSpec(_Table):
+    kind: Literal["lengths", "jsonl", "parquet", "mlperf-pickle"] = "lengths"
+    path: str | None = Field(None, description="File of samples; not used by kind = lengths")
+    tokenizer: str | None = Field(None, description="Folder or tokenizer.json, for files that hold text only")
+    samples: int | None = Field(None, ge=1, description="How many samples to use (lengths: to make)")
+    input_tokens: LengthSpec = LengthSpec(mean=1000, sigma=0.8, min=16, max=8000)
+    output_tokens: LengthSpec = LengthSpec(mean=1344, sigma=1.0, min=2, max=10240)
+    seed: int = Field(1, ge=0)
+
+    @model_validator(mode="after")
+    def _has_path(self) -> DatasetSpec:
+        if self.kind != "lengths" and not self.path:
+            raise ValueError(f"path is needed by kind = {self.kind}")
+        return self
+
+
+class SeedSpec(_Table):
+    qsl: int = Field(..., ge=0, lt=2**64)
+    sample_index: int = Field(..., ge=0, lt=2**64)
+    schedule: int = Field(..., ge=0, lt=2**64)
+
+
+class LoadSpec(_Table):
+    scenario: Scenario = "Server"
+    kind: Kind = "performance"
+    target_qps: float = Field(10.0, gt=0, le=1_000_000)
+    duration_s: float = Field(600.0, ge=0, description="Minimum duration; 0 in an explore attempt means no end")
+    min_queries: int | None = Field(None, ge=1, description="LoadGen's min_query_count; None leaves it to its configuration")
+    max_queries: int | None = Field(None, ge=1, description="LoadGen's max_query_count; such an attempt may be INVALID")
+    seeds: Literal["mlperf"] | SeedSpec = "mlperf"
+    performance_samples: int | None = Field(None, ge=1, description="QSL performance count; None means all samples")
+    max_output_tokens: int = Field(10240, ge=2)
+    sample_deadline_s: float = Field(300.0, gt=0, description="From dispatch to COMPLETE; then the sample is dispatched again")
+    max_tries: int = Field(3, ge=1, le=100, description="Dispatches of one sample before the attempt ends")
+
+
+class LimitsSpec(_Table):
+    ttft_p99_ms: float | None = Field(None, gt=0)
+    tpot_p99_ms: float | None = Field(None, gt=0)
+
+
+class BarrierSpec(_Table):
+    min_ready: int | None = Field(None, ge=1, description="Replicas that must be READY; None means all but waived ones")
+    max_missing_nodes: int | None = Field(None, ge=0)
+    deadline_s: float = Field(600.0, gt=0, description="From start; then min_ready and max_missing_nodes decide")
+
+
+class WarmupSpec(_Table):
+    rounds: int = Field(3, ge=1, le=100, description="Rounds whose step times must agree")
+    max_rounds: int = Field(30, ge=1, le=1000)
+    batch: int = Field(8, ge=1, description="Generations at once in a round: the target batch")
+    input_tokens: int = Field(64, ge=1)
+    output_tokens: int = Field(8, ge=2)
+    tolerance: float = Field(0.25, gt=0, le=5, description="Spread of round times that counts as settled")
+
+
+class FleetSpec(_Table):
+    nodes: int = Field(1, ge=1, le=4096)
+    replicas_per_node: int = Field(8, ge=1, le=64)
+    engine: str = "synthetic"
+    engine_args: dict[str, Any] = Field(default_factory=dict)
+    roles: tuple[Role, ...] = Field(("both",), min_length=1, description="Repeated over the replicas of a node")
+    balance: Balance = "least_outstanding"
+    outstanding_cap: int = Field(1024, ge=1, description="Samples at one replica; the rest waits in the head, in order")
+    slots_per_process: int | None = Field(None, ge=1, description="Replicas a process carries; None lets the engine decide")
+    barrier: BarrierSpec = BarrierSpec()
+    warmup: WarmupSpec = WarmupSpec()
+    heartbeat_s: float = Field(1.5, gt=0.05, le=60)
+    lease_s: float = Field(10.0, gt=0.1, le=600)
+    drain_deadline_s: float = Field(240.0, gt=0, description="Evict drains this long, then dispatches the rest again")
+    restart_backoff_s: float = Field(1.0, gt=0, description="First delay; doubles up to restart_backoff_max_s")
+    restart_backoff_max_s: float = Field(60.0, gt=0)
+    max_restarts: int = Field(20, ge=0, description="Per slot; then it stays LOST with its reason")
+    orphan_s: float = Field(900.0, gt=0, description="Workers without a head end themselves after this long")
+
+    @model_validator(mode="after")
+    def _lease_outlasts_beats(self) -> FleetSpec:
+        if self.lease_s < 2 * self.heartbeat_s:
+            raise ValueError(f"lease_s {self.lease_s:g} must be at least twice heartbeat_s {self.heartbeat_s:g}")
+        expected = self.nodes * self.replicas_per_node
+        if self.barrier.min_ready is not None and self.barrier.min_ready > expected:
+            raise ValueError(
+                f"barrier.min_ready {self.barrier.min_ready} is more than the fleet has "
+                f"({self.nodes} nodes x {self.replicas_per_node} replicas = {expected})"
+            )
+        return self
+
+    def role_of(self, replica: int) -> Role:
+        return self.roles[replica % len(self.roles)]
+
+
+class ClusterSpec(_Table):
+    kind: Literal["local", "kubernetes"] = "local"
+    bind: str = Field("127.0.0.1", description="Address the head listens on")
+    advertise: str | None = Field(None, description="Address others reach it by; None means bind")
+    nodes_per_worker: int = Field(1, ge=1, description="local only: how many nodes one worker process stands for")
+
+
+class StragglersSpec(_Table):
+    policy: StragglerPolicy = "flag"
+    z: float = Field(3.5, gt=0)
+    ratio: float = Field(1.08, gt=1)
+    window_s: float = Field(10.0, gt=0)
+    windows: int = Field(4, ge=1, le=60, description="Windows looked at")
+    windows_slow: int = Field(3, ge=1, le=60, description="Windows that must be slow")
+    min_steps: int = Field(20, ge=1, description="Steps a window needs to count")
+    grace_s: float = Field(60.0, ge=0, description="Start of an attempt that is not judged")
+    max_fraction: float = Field(0.02, gt=0, le=1, description="More suspects than this: the fleet is slow, not a replica")
+    max_acts_per_10min: int = Field(4, ge=0, description="Automatic acts and evictions")
+
+    @model_validator(mode="after")
+    def _windows(self) -> StragglersSpec:
+        if self.windows_slow > self.windows:
+            raise ValueError(f"windows_slow {self.windows_slow} is more than windows {self.windows}")
+        return self
+
+
+class MetricsSpec(_Table):
+    snapshot_hz: float = Field(4.0, gt=0, le=20)
+    window_s: float = Field(60.0, ge=10, le=600, description="The moving window beside the whole attempt")
+
+
+class RecordSpec(_Table):
+    dir: str | None = Field(None, description="Folder of runs; None means $PACELINE_RUNS, else ./runs")
+    chunk_s: float = Field(1.0, gt=0.05, le=60, description="A killed head loses at most this much")
+    min_free_gb: float = Field(0.2, ge=0, description="Refuse to start below this")
+
+
+class RunSpec(_Table):
+    """What to run. Every field can be overridden on the command line: `-s fleet.nodes=8`."""
+
+    name: str = Field("run", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")
+    model: ModelSpec = ModelSpec()
+    dataset: DatasetSpec = DatasetSpec()
+    load: LoadSpec = LoadSpec()
+    limits: LimitsSpec = LimitsSpec()
+    fleet: FleetSpec = FleetSpec()
+    cluster: ClusterSpec = ClusterSpec()
+    stragglers: StragglersSpec = StragglersSpec()
+    metrics: MetricsSpec = MetricsSpec()
+    record: RecordSpec = RecordSpec()
+
+    @model_validator(mode="after")
+    def _combinations(self) -> RunSpec:
+        load = self.load
+        if load.kind != "explore" and load.duration_s == 0:
+            raise ValueError("load.duration_s = 0 (no end) is only for load.kind = explore")
+        if load.kind == "explore" and load.scenario == "Offline":
+            raise ValueError("load.kind = explore paces a rate and needs load.scenario = Server")
+        if load.kind == "accuracy" and (load.max_queries or load.min_queries):
+            raise ValueError("load.kind = accuracy sends every sample once; load.min_queries and load.max_queries do not apply")
+        if self.cluster.kind == "kubernetes":
+            raise ValueError("cluster.kind = kubernetes cannot be started by this version; use cluster.kind = local")
+        return self
+
+    @property
+    def expected_replicas(self) -> int:
+        return self.fleet.nodes * self.fleet.replicas_per_node
+
+    def slots(self) -> list[str]:
+        """Slot names in order: `node000/gpu0` … A slot outlives the incarnations that fill it."""
+        return [slot_name(n, g) for n in range(self.fleet.nodes) for g in range(self.fleet.replicas_per_node)]
+
+
+def node_name(node: int) -> str:
+    return f"node{node:03d}"
+
+
+def slot_name(node: int, gpu: int) -> str:
+    return f"{node_name(node)}/gpu{gpu}"

@@ -1,0 +1,51 @@
+"""The state machines of a replica, a run and an attempt: names, order and allowed moves.
+
+One table each, used by the head (to move), by the record (to read) and by screens (to show). Codes are the
+positions in these tuples: they travel in columnar snapshots and must only ever be appended to.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+NEW, REGISTERED, WARMING, READY, SUSPECT, DRAINING, DRAINED, LOST, EVICTED, REJECTED = (
+    "NEW", "REGISTERED", "WARMING", "READY", "SUSPECT", "DRAINING", "DRAINED", "LOST", "EVICTED", "REJECTED",
+)  # fmt: skip
+REPLICA_STATES: Final = (NEW, REGISTERED, WARMING, READY, SUSPECT, DRAINING, DRAINED, LOST, EVICTED, REJECTED)
+REPLICA_CODE: Final = {name: code for code, name in enumerate(REPLICA_STATES)}
+
+_ANYWHERE = frozenset({LOST, EVICTED, REJECTED})
+REPLICA_MOVES: Final[dict[str, frozenset[str]]] = {
+    NEW: frozenset({REGISTERED}) | _ANYWHERE,
+    REGISTERED: frozenset({WARMING, READY}) | _ANYWHERE,
+    WARMING: frozenset({READY, SUSPECT}) | _ANYWHERE,
+    READY: frozenset({SUSPECT, DRAINING}) | _ANYWHERE,
+    SUSPECT: frozenset({READY, WARMING, DRAINING}) | _ANYWHERE,
+    DRAINING: frozenset({DRAINED, READY}) | _ANYWHERE,
+    DRAINED: frozenset({READY}) | _ANYWHERE,
+    LOST: frozenset({REGISTERED, EVICTED, REJECTED}),  # a newer incarnation registers
+    EVICTED: frozenset({REGISTERED}),
+    REJECTED: frozenset({REGISTERED, LOST, EVICTED}),
+}
+#: States in which a replica may hold samples.
+HOLDS_SAMPLES: Final = frozenset({READY, SUSPECT, DRAINING})
+#: States in which a live process stands behind the slot.
+ALIVE: Final = frozenset({REGISTERED, WARMING, READY, SUSPECT, DRAINING, DRAINED})
+
+PLACING, REGISTERING, MEASURING, DONE, FAILED, ABORTED = "PLACING", "REGISTERING", "MEASURING", "DONE", "FAILED", "ABORTED"
+RUN_PHASES: Final = (PLACING, REGISTERING, WARMING, READY, MEASURING, DRAINING, DONE, FAILED, ABORTED)
+RUN_ENDED: Final = frozenset({DONE, FAILED, ABORTED})
+RUN_MOVES: Final[dict[str, frozenset[str]]] = {
+    PLACING: frozenset({REGISTERING, FAILED, ABORTED}),
+    REGISTERING: frozenset({WARMING, READY, FAILED, ABORTED}),
+    WARMING: frozenset({READY, REGISTERING, FAILED, ABORTED}),
+    READY: frozenset({MEASURING, REGISTERING, DONE, FAILED, ABORTED}),
+    MEASURING: frozenset({DRAINING, READY, DONE, FAILED, ABORTED}),
+    DRAINING: frozenset({READY, DONE, FAILED, ABORTED}),
+    DONE: frozenset(),
+    FAILED: frozenset(),
+    ABORTED: frozenset(),
+}
+
+#: Verdicts of an attempt; ABORTED is an operator's stop, CRASHED everything that ended it unasked.
+VERDICTS: Final = ("VALID", "INVALID", "SUPERSEDED", "EXPLORATION", "ABORTED", "CRASHED")
