@@ -98,7 +98,7 @@ class HeadClient:
         tries = 3
         for _ in range(tries):
             self._socket.send(encode(request))
-            while poller.poll(timeout_s * 1000 / tries):
+            while poller.poll(int(timeout_s * 1000 / tries)):
                 try:
                     reply = control.TO_CONSOLE.decode(self._socket.recv())
                 except WireError as error:

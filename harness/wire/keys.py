@@ -129,7 +129,7 @@ class ZapHandler:
             self.socket.send_multipart(self._answer(request))
 
     def _answer(self, request: list[bytes]) -> list[bytes]:
-        version, request_id = (request + [b"", b""])[:2]
+        version, request_id = [*request, b"", b""][:2]
         mechanism = request[5] if len(request) > 5 else b""
         role: Role | None = None
         if mechanism == b"CURVE" and len(request) > 6:

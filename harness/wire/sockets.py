@@ -92,7 +92,9 @@ def _liveness(socket: zmq.Socket[bytes]) -> None:
 
 def _bind(socket: zmq.Socket[bytes], address: str) -> str:
     socket.bind(address)
-    return socket.last_endpoint.decode().rstrip("\0")
+    endpoint = socket.getsockopt(zmq.LAST_ENDPOINT)
+    assert isinstance(endpoint, bytes)
+    return endpoint.decode().rstrip("\0")
 
 
 class TooFewFiles(Exception):
