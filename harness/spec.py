@@ -116,7 +116,9 @@ class FleetSpec(_Table):
     drain_deadline_s: float = Field(240.0, gt=0, description="Evict drains this long, then dispatches the rest again")
     restart_backoff_s: float = Field(1.0, gt=0, description="First delay; doubles up to restart_backoff_max_s")
     restart_backoff_max_s: float = Field(60.0, gt=0)
+    keep_warm_s: float = Field(0.0, ge=0, description="After the last attempt: how long the warm fleet waits for another")
     max_restarts: int = Field(20, ge=0, description="Per slot; then it stays LOST with its reason")
+    no_ready_grace_s: float = Field(30.0, gt=0, description="An attempt without any READY replica ends after this long")
     orphan_s: float = Field(900.0, gt=0, description="Workers without a head end themselves after this long")
 
     @model_validator(mode="after")

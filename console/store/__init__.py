@@ -1,0 +1,1 @@
+"""State of the console, without Textual: the fleet as the head tells it, and which part of it a table shows."""

@@ -143,6 +143,14 @@ class Redispatched(_Message):
     reason: str
 
 
+class Silent(_Message):
+    """A sample passed its deadline at a replica that has answered nothing since: it hangs. It gets no more work."""
+
+    slot: str
+    incarnation: str
+    waited_s: float
+
+
 class DriverEnd(_Message):
     """Last message of an attempt that ended by itself. ok = the load ran to its end."""
 
@@ -153,7 +161,7 @@ class DriverEnd(_Message):
 
 
 ToDriver = Admit | Hold | Release | Drop | SetRate | Finish | Quit
-ToSupervisor = DriverUp | DriverPhase | InPool | Drained | Batch | Redispatched | DriverEnd
+ToSupervisor = DriverUp | DriverPhase | InPool | Drained | Batch | Redispatched | Silent | DriverEnd
 
 TO_DRIVER: Codec[ToDriver] = Codec(ToDriver)
 TO_SUPERVISOR: Codec[ToSupervisor] = Codec(ToSupervisor)

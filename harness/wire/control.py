@@ -270,6 +270,7 @@ class AttemptInfo(msgspec.Struct, omit_defaults=True):
     state: str = ""  # STARTING, MEASURING, DRAINING, ENDED
     verdict: str = ""
     reasons: list[str] = []
+    notes: list[str] = []  # hold whatever the verdict: drains, re-dispatches, synthetic engine
     acts: int = 0
     supersedes: int = 0  # attempt that this one replaced, at a new rate
     totals: dict[str, int] = {}

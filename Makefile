@@ -1,0 +1,59 @@
+# Needs only make and python3 (3.11, 3.12 or 3.13): all else goes into .venv, exactly as constraints.txt says.
+#
+#   make demo    the demo in the console (ARGS="--explore" and other options of `paceline demo` are passed on)
+#   make test    lint, types, import contracts and every test
+#   make bench   the ratios quoted in README.md, written to build/bench.json
+#   make lint    ruff, mypy and import-linter alone
+#   make clean   .venv, caches and build; runs/ stays
+
+VENV := .venv
+BIN := $(VENV)/bin
+ARGS ?=
+
+.PHONY: help demo test bench lint clean
+
+help:
+	@sed -n 's/^#   //p' Makefile
+
+demo: $(VENV)/.ready
+	@$(BIN)/paceline demo $(ARGS)
+
+test: lint
+	$(BIN)/python -m pytest -m "not bench" $(ARGS)
+
+bench: $(VENV)/.ready
+	$(BIN)/python -m tests.bench $(ARGS)
+
+lint: $(VENV)/.ready
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+clean:
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+
+# The stamp is written last: an installation that failed is tried again by the next make.
+$(VENV)/.ready: pyproject.toml constraints.txt
+	@set -e; \
+	suits='import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))'; \
+	if ! $(BIN)/python -c "$$suits" 2>/dev/null; then \
+	  python=''; \
+	  for name in python3 python3.13 python3.12 python3.11; do \
+	    if "$$name" -c "$$suits" 2>/dev/null; then python=$$name; break; fi; \
+	  done; \
+	  if [ -z "$$python" ]; then \
+	    echo "paceline needs Python 3.11, 3.12 or 3.13 (LoadGen has wheels for these); python3 here is" \
+	      "$$(python3 -V 2>/dev/null || echo missing), and python3.13, python3.12 and python3.11 were not found either" >&2; exit 1; \
+	  fi; \
+	  if ! "$$python" -c 'import ensurepip, venv' 2>/dev/null; then \
+	    version=$$("$$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])'); \
+	    echo "$$python cannot make environments with pip (Debian and Ubuntu package that apart):" \
+	      "apt-get install python$$version-venv" >&2; exit 1; \
+	  fi; \
+	  echo "making $(VENV) with $$("$$python" -V)"; \
+	  rm -rf $(VENV); "$$python" -m venv $(VENV); \
+	fi; \
+	echo "installing into $(VENV) (a minute or two the first time)"; \
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'; \
+	touch $@

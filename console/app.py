@@ -1,0 +1,253 @@
+"""The Textual app: wires a feed to the store, the render clock to the screen, and acts to the head's answers.
+
+A client of the run and nothing more: leaving it, losing the terminal or killing it changes nothing there. Everything
+that is drawn lives in widgets, everything that is known in the store, everything that talks in the feed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import time
+from collections.abc import Callable, Iterable
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+from textual.app import App, SystemCommand
+from textual.screen import Screen
+
+from console.actions import ACTIONS, BY_ID, Action, bindings
+from console.feeds.base import Feed
+from console.feeds.head import HeadFeed
+from console.screens.acts import facts_for, rate_facts, stop_facts, target_of
+from console.screens.base import PaintedScreen
+from console.screens.detail import ReplicaScreen
+from console.screens.dialogs import Answer, AskOnQuit, AskRate, ConfirmAct, TypeToConfirm, parse_qps
+from console.screens.help import HelpScreen
+from console.screens.live import LiveScreen
+from console.store.fleet import FleetStore
+from console.store.view import TableView
+from console.themes import DEFAULT_THEME, fallback_variables, load_themes
+from console.widgets.clock import RenderClock
+from console.widgets.paint import Paint
+
+Result = Literal["detached", "stop", "left"]
+ON_A_REPLICA = ("evict", "drain", "recycle", "readmit")
+
+
+class PacelineApp(App[Result]):
+    """Result: `detached` (the run goes on), `stop` (the operator asked for its end), `left` (it had ended before)."""
+
+    TITLE = "Paceline"
+    CSS_PATH = "styles/app.tcss"
+    BINDINGS = bindings("app")
+    ENABLE_COMMAND_PALETTE = True
+    NOTIFICATION_TIMEOUT: ClassVar[float] = 6.0
+
+    def __init__(
+        self,
+        run_path: Path | None = None,
+        *,
+        role: Literal["operator", "viewer"] = "operator",
+        read_only: bool = False,
+        ask_on_quit: bool = False,
+        fps: int = 4,
+        feed: Feed | None = None,
+        theme_folders: Iterable[Path] | None = None,
+        now_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        if feed is None and run_path is None:
+            raise ValueError("a run's folder or a feed is needed")
+        super().__init__()
+        self.store = FleetStore(now_s)
+        self.view = TableView()
+        self.render_clock = RenderClock(fps)
+        self._now_s = now_s
+        self._read_only = read_only
+        # Read-only is kept by the head as well: such a console holds the viewer's key.
+        self._feed: Feed = feed or HeadFeed(run_path, "viewer" if read_only else role)  # type: ignore[arg-type]
+        self._ask_on_quit = ask_on_quit
+        self._ours, self._theme_problems = load_themes(theme_folders)
+        for theme in self._ours:
+            self.register_theme(theme)
+        names = [theme.name for theme in self._ours]
+        self.theme = DEFAULT_THEME if DEFAULT_THEME in names else names[0] if names else "textual-dark"
+        self._inks: tuple[str, Paint] | None = None
+
+    def get_theme_variable_defaults(self) -> dict[str, str]:
+        return fallback_variables()
+
+    @property
+    def inks(self) -> Paint:
+        if self._inks is None or self._inks[0] != self.theme:
+            self._inks = (self.theme, Paint(self.theme_variables))
+        return self._inks[1]
+
+    def now_s(self) -> float:
+        return self._now_s()
+
+    # --- life ----------------------------------------------------------------------------------------------
+
+    def get_default_screen(self) -> Screen[Any]:
+        return LiveScreen(self.store, self.view)
+
+    def on_mount(self) -> None:
+        self.run_worker(self._feed.follow(self.store), name="feed", exclusive=True, group="feed")
+        self.set_interval(1 / self.render_clock.fps, self._tick, name="render clock")
+        self.theme_changed_signal.subscribe(self, lambda _: self.call_after_refresh(self._wipe))
+        for problem in self._theme_problems:
+            self.notify(problem, title="theme skipped", severity="warning", markup=False)
+        self._detach_on_hangup()
+
+    def _detach_on_hangup(self) -> None:
+        """Terminal closed or session ended: leave like `q` does."""
+        loop = asyncio.get_running_loop()
+        for name in (signal.SIGHUP, signal.SIGTERM):
+            # Only the main thread may: an app run elsewhere (tests, a server) has no terminal of its own to lose.
+            with contextlib.suppress(RuntimeError, ValueError, NotImplementedError):
+                loop.add_signal_handler(name, partial(self.exit, "detached"))
+
+    async def on_unmount(self) -> None:
+        await self._feed.close()
+
+    def _tick(self) -> None:
+        due = self.render_clock.tick()
+        screen = self.screen
+        if due is None or not isinstance(screen, PaintedScreen):
+            return  # a dialog is open: the feed goes on, only painting rests
+        self.render_clock.began()
+        screen.paint(due)
+        self.call_after_refresh(self.render_clock.finished)
+
+    def _wipe(self) -> None:
+        for screen in self.screen_stack:
+            if isinstance(screen, PaintedScreen):
+                screen.wipe()
+
+    # --- acts ----------------------------------------------------------------------------------------------
+
+    def why_not(self, action: Action) -> str:
+        """Why this act cannot be done now, in words; empty when it can. The head has the last word."""
+        if not action.acts:
+            return ""
+        store, link = self.store, self.store.link()
+        if self._read_only:
+            return "this console was opened read-only"
+        if store.role == "viewer":
+            return "this console holds a viewer's key: it may look, not act"
+        if store.ended:
+            return "the run has ended"
+        if not link.trusted:
+            return "the head is silent: acts wait until it answers again"
+        snap = store.snapshot
+        if action.id == "rate" and (snap is None or not snap.mechanism):
+            return "no attempt is running whose rate could change"
+        if action.id == "pause" and (snap is None or snap.attempt_kind != "explore"):
+            return "only an explore attempt can pause: LoadGen's schedule is fixed before it starts"
+        if action.id in ON_A_REPLICA and self._slot_in_view() is None:
+            return "no replica under the cursor"
+        return ""
+
+    def _slot_in_view(self) -> str | None:
+        screen = self.screen
+        return screen.slot if isinstance(screen, ReplicaScreen) else self.view.cursor
+
+    def ask_and_act(self, name: str) -> None:
+        """The whole way of an act: why not, the question, the command, the head's answer."""
+        reason = self.why_not(BY_ID[name])
+        if reason:
+            self.notify(reason, title=BY_ID[name].title, severity="warning", markup=False)
+            return
+        asks = {"rate": self._rate, "pause": self._pause, "stop_run": self._stop}
+        self.run_worker(asks[name]() if name in asks else self._on_replica(name), group="acts")
+
+    async def _on_replica(self, name: str) -> None:
+        target = target_of(self.store, self._slot_in_view())
+        if target is None:
+            return
+        title = f"{name.capitalize()} {target.slot}?"
+        dialog = ConfirmAct(title, facts_for(self.store, name, target), name.capitalize(), danger=name == "evict")
+        answer = await self._ask(dialog)
+        if answer is not None:
+            args = {"slot": target.slot} if name == "readmit" else {"slot": target.slot, "incarnation": target.incarnation}
+            await self._send(name, args, answer.reason)
+
+    async def _rate(self) -> None:
+        current = self.store.snapshot.target_qps if self.store.snapshot else 0.0
+        answer = await self._ask(AskRate(rate_facts(self.store), current))
+        qps = parse_qps(answer.value) if answer is not None else None
+        if answer is not None and qps is not None:
+            await self._send("set_rate", {"qps": qps}, answer.reason)
+
+    async def _pause(self) -> None:
+        name = "resume" if self.store.snapshot is not None and self.store.snapshot.paused else "pause"
+        effect = "issuing starts again at the target rate" if name == "resume" else "no new samples; what is in flight is finished"
+        answer = await self._ask(ConfirmAct(f"{name.capitalize()} issuing?", [("effect", effect)], name.capitalize()))
+        if answer is not None:
+            await self._send(name, {}, answer.reason)
+
+    async def _stop(self) -> None:
+        dialog = TypeToConfirm("Stop the run?", stop_facts(self.store), "Stop run", self.store.run)
+        if await self._ask(dialog) is not None:
+            await self._send("stop", {}, "stopped from the console")
+
+    async def _ask(self, dialog: Screen[Answer | None]) -> Answer | None:
+        return await self.push_screen_wait(dialog)
+
+    async def _send(self, name: str, args: dict[str, Any], reason: str) -> bool:
+        reply = await self._feed.command(name, args, reason)
+        title = name.replace("_", " ") + ("" if reply.ok else " refused")
+        self.notify(reply.message or "done", title=title, severity="information" if reply.ok else "error", markup=False)
+        return reply.ok
+
+    # --- keys of every screen ------------------------------------------------------------------------------
+
+    def action_stop_run(self) -> None:
+        self.ask_and_act("stop_run")
+
+    def action_help(self) -> None:
+        self.push_screen(HelpScreen())
+
+    def action_next_theme(self) -> None:
+        names = [theme.name for theme in self._ours]
+        if names:
+            self.theme = names[(names.index(self.theme) + 1) % len(names)] if self.theme in names else names[0]
+            self.notify(f"theme {self.theme}", timeout=2)
+
+    def action_picture(self) -> None:
+        try:
+            where = self.save_screenshot(path=str(Path.cwd()))
+        except OSError as error:
+            self.notify(f"no picture: {error}", severity="error", markup=False)
+        else:
+            self.notify(f"picture in {where}", markup=False)
+
+    def action_leave(self) -> None:
+        if self.store.ended:
+            self.exit("left")
+        elif self._ask_on_quit:
+            self.run_worker(self._leave_or_stop(), group="acts")
+        else:
+            self.exit("detached")
+
+    async def _leave_or_stop(self) -> None:
+        answer = await self.push_screen_wait(AskOnQuit())
+        if answer == "leave":
+            self.exit("detached")
+        elif answer == "stop":
+            await self._feed.command("stop", {}, "stopped on leaving the console")
+            self.exit("stop")
+
+    async def action_quit(self) -> None:
+        self.action_leave()
+
+    def action_help_quit(self) -> None:
+        self.notify("q leaves this console; the run goes on", timeout=3)
+
+    def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
+        for action in ACTIONS:
+            namespace = self if action.scope == "app" else screen
+            if action.id != "command_palette" and hasattr(namespace, f"action_{action.id}"):
+                yield SystemCommand(action.title, action.help, partial(namespace.run_action, action.id))

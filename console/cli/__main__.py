@@ -1,0 +1,8 @@
+"""`python -m console.cli …`: how processes of a run are started, whatever `paceline` on the PATH may be."""
+
+import sys
+
+from console.cli.app import main
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,145 @@
+"""Acts on a run that is going on: one command to its head each, and the head's answer.
+
+The head decides (roles, guards, incarnations); here is only the asking. A refusal is told on stderr and exits with 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+
+from console.cli.errors import NOT_VALID, OK, BadInput
+from console.cli.found import live_run
+from console.cli.output import complain, note, say, say_json
+from harness.records.layout import RunFolder
+
+Reason = Annotated[str, Parameter(help="Why; written into the journal")]
+AsJson = Annotated[bool, Parameter(name="--json", negative="", help="Print the head's answer as JSON")]
+Incarnation = Annotated[str, Parameter(help="Act only if the slot still holds this incarnation (a prefix is enough)")]
+
+RunFirst = Annotated[str, Parameter(help="May be left out: then the newest that is going on")]
+
+_WAIT_STOP_S = 60.0
+
+
+def rate(run: RunFirst, qps: str | None = None, /, *, reason: Reason = "", json: AsJson = False) -> int:
+    """Change the offered rate: at once in an exploration; in a LoadGen attempt by starting the next one at the new rate."""
+    which, wanted = _run_and("QPS", run, qps)
+    try:
+        rate_qps = float(wanted)
+    except ValueError:
+        raise BadInput(f"rate: {wanted!r} is not a number of queries per second") from None
+    if not 0 < rate_qps <= 1_000_000:
+        raise BadInput(
+            f"rate: {wanted} must be more than 0 and at most 1,000,000 queries per second (`paceline pause` stops issuing)"
+        )
+    return _act(live_run(which), "set_rate", {"qps": rate_qps}, reason, json)
+
+
+def drain(
+    run: RunFirst, slot: str | None = None, /, *, reason: Reason = "", incarnation: Incarnation = "", json: AsJson = False
+) -> int:
+    """Send a replica no new samples; it finishes what it has and stays warm."""
+    return _on_slot("drain", run, slot, reason, json, incarnation)
+
+
+def recycle(
+    run: RunFirst, slot: str | None = None, /, *, reason: Reason = "", incarnation: Incarnation = "", json: AsJson = False
+) -> int:
+    """Drain a replica, then restart its engine in place."""
+    return _on_slot("recycle", run, slot, reason, json, incarnation)
+
+
+def evict(
+    run: RunFirst, slot: str | None = None, /, *, reason: Reason = "", incarnation: Incarnation = "", json: AsJson = False
+) -> int:
+    """Drain a replica to a deadline, dispatch its remaining samples again, and end it."""
+    return _on_slot("evict", run, slot, reason, json, incarnation)
+
+
+def readmit(run: RunFirst, slot: str | None = None, /, *, reason: Reason = "", json: AsJson = False) -> int:
+    """Take a drained or evicted replica back."""
+    return _on_slot("readmit", run, slot, reason, json)
+
+
+def waive(run: RunFirst, slot: str | None = None, /, *, reason: Reason = "", json: AsJson = False) -> int:
+    """Do not wait for this replica at the barrier any more."""
+    return _on_slot("waive", run, slot, reason, json)
+
+
+def pause(run: str | None = None, /, *, reason: Reason = "", json: AsJson = False) -> int:
+    """Stop issuing in an exploration; what is in flight finishes."""
+    return _act(live_run(run), "pause", {}, reason, json)
+
+
+def resume(run: str | None = None, /, *, reason: Reason = "", json: AsJson = False) -> int:
+    """Issue again after a pause."""
+    return _act(live_run(run), "resume", {}, reason, json)
+
+
+def abort(run: str | None = None, /, *, reason: Reason = "", json: AsJson = False) -> int:
+    """End the attempt that is being measured as ABORTED; the fleet stays warm."""
+    return _act(live_run(run), "abort", {}, reason, json)
+
+
+def stop(
+    run: str | None = None,
+    /,
+    *,
+    reason: Reason = "",
+    wait: Annotated[bool, Parameter(negative="--no-wait", help="Return when the run has ended")] = True,
+    json: AsJson = False,
+) -> int:
+    """End a run: its load, its fleet and its head, and no other process. The record stays."""
+    folder = live_run(run)
+    code = _act(folder, "stop", {}, reason, json)
+    if code == OK and wait:
+        from console.cli.launch import wait_for_head_to_end
+
+        if not wait_for_head_to_end(folder, _WAIT_STOP_S):
+            complain(
+                f"{folder.name} is still ending after {_WAIT_STOP_S:g} s; `paceline status {folder.name}` shows how far it is"
+            )
+            return NOT_VALID
+        note(f"{folder.name} has ended; record: {folder.path}")
+    return code
+
+
+COMMANDS: tuple[Callable[..., int], ...] = (rate, drain, recycle, evict, readmit, waive, pause, resume, abort, stop)
+_SLOT = "[RUN] SLOT"
+USAGE = {
+    "rate": "[RUN] QPS",
+    **dict.fromkeys(("drain", "recycle", "evict", "readmit", "waive"), _SLOT),
+    **dict.fromkeys(("pause", "resume", "abort", "stop"), "[RUN]"),
+}
+
+
+def _run_and(what: str, first: str, second: str | None) -> tuple[str | None, str]:
+    """RUN may be left out, and what follows it then comes first."""
+    if not (second or first):
+        raise BadInput(f"{what} is needed")
+    return (None, first) if second is None else (first, second)
+
+
+def _on_slot(act: str, run: str, slot: str | None, reason: str, as_json: bool, incarnation: str | None = None) -> int:
+    which, where = _run_and("SLOT", run, slot)
+    if "/" not in where or where.startswith(("/", ".")):
+        raise BadInput(f"{act}: {where!r} is not a slot; slots are written node003/gpu1 (paceline {act} [RUN] SLOT)")
+    args = {"slot": where} if incarnation is None else {"slot": where, "incarnation": incarnation}
+    return _act(live_run(which), act, args, reason, as_json)
+
+
+def _act(folder: RunFolder, name: str, args: dict[str, Any], reason: str, as_json: bool) -> int:
+    from harness.wire.client import HeadClient
+
+    with HeadClient.of_run(folder.path) as head:
+        reply = head.command(name, args, reason=reason)
+    if as_json:
+        say_json({"run": folder.name, "act": name, "ok": reply.ok, "message": reply.message, "data": reply.data})
+    elif reply.ok:
+        say(f"{folder.name}: {reply.message}")
+    else:
+        complain(f"{folder.name}: {name} refused: {reply.message}")
+    return OK if reply.ok else NOT_VALID

@@ -1,0 +1,31 @@
+"""`paceline doctor`: will this machine carry a run?"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from console import locations
+from console.cli.errors import NOT_VALID, OK
+from console.cli.output import say, say_json
+
+_MARKS = {True: "ok  ", False: "FAIL", None: "note"}
+
+
+def doctor(*, json: Annotated[bool, Parameter(name="--json", negative="", help="Print a list of checks")] = False) -> int:
+    """Check this machine: versions, LoadGen, open files, ports, disk, clock, terminal, engines. Exits with 1 if one fails."""
+    from harness.doctor import examine
+
+    checks = examine(locations.runs())
+    if json:
+        say_json([{"name": c.name, "ok": c.ok, "detail": c.detail, "fix": c.fix} for c in checks])
+    else:
+        width = max(len(c.name) for c in checks)
+        for check in checks:
+            say(f"{_MARKS[check.ok]}  {check.name:<{width}}  {check.detail}")
+            if check.fix and check.ok is not True:
+                say(f"{'':<{width + 6}}  → {check.fix}")
+        failed = [c.name for c in checks if c.ok is False]
+        say(f"\n{len(checks)} checks, {len(failed)} failed" + (f": {', '.join(failed)}" if failed else ""))
+    return NOT_VALID if any(check.ok is False for check in checks) else OK

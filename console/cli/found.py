@@ -1,0 +1,47 @@
+"""Which run is meant, and whether its head lives."""
+
+from __future__ import annotations
+
+from console import locations
+from harness.cluster.local import head_alive
+from harness.records.errors import RecordError
+from harness.records.layout import NoSuchRun, RunFolder, find_run, list_runs
+from harness.records.runfile import RunFile, read_run
+from harness.wire.states import RUN_ENDED
+
+
+def phase_in_words(run: RunFile, folder: RunFolder) -> str:
+    """What run.json says, unless its head is gone without having ended the run."""
+    if run.phase not in RUN_ENDED and not head_alive(folder):
+        return f"{run.phase}, head gone"
+    return run.phase
+
+
+def any_run(which: str | None) -> RunFolder:
+    """For looking: the run meant, or the newest."""
+    return find_run(which, locations.runs())
+
+
+def live_run(which: str | None) -> RunFolder:
+    """For acting: the run meant, or the newest whose head lives."""
+    if which is not None:
+        folder = find_run(which, locations.runs())
+        if head_alive(folder):
+            return folder
+        run = try_read(folder)
+        if run is not None and run.phase in RUN_ENDED:
+            raise NoSuchRun(f"{folder.name} has ended ({run.phase}); `paceline show {folder.name}` shows how")
+        raise NoSuchRun(f"{folder.name} has lost its head; `paceline restart-head {folder.name}` starts a new one")
+    root = locations.runs()
+    for folder in list_runs(root):
+        if head_alive(folder):
+            return folder
+    raise NoSuchRun(f"no run is going on in {root}; `paceline runs` lists what is there, `paceline run SPEC` starts one")
+
+
+def try_read(folder: RunFolder) -> RunFile | None:
+    """None for a record that cannot be read; listings name it instead of failing."""
+    try:
+        return read_run(folder.path)
+    except RecordError:
+        return None

@@ -1,0 +1,81 @@
+"""Starting a head, in a new folder or in one whose head has died, and waiting for either end of its life."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from pathlib import Path
+
+from console.cli.errors import HeadDied, NotStarted
+from harness.cluster.local import head_alive, kill_run, launch_head
+from harness.cluster.procinfo import end_group, is_alive
+from harness.records.layout import RunFolder, new_run_folder, runs_root
+from harness.spec import RunSpec
+from harness.wire.client import HeadAddress, HeadUnreachable
+
+#: From the start of the process to head.json; a head imports for about a second, on a loaded machine for several.
+START_DEADLINE_S = 45.0
+LOG_LINES = 15
+
+
+def new_run(spec: RunSpec) -> RunFolder:
+    """A run's folder with its spec in it, and a head that answers."""
+    root = runs_root(spec.record.dir)
+    root.mkdir(parents=True, exist_ok=True)
+    free_gb = shutil.disk_usage(root).free / 1e9
+    if free_gb < spec.record.min_free_gb:
+        raise NotStarted(
+            f"{root} has {free_gb:.2f} GB free, record.min_free_gb asks for {spec.record.min_free_gb:g}: "
+            "free some space or set record.dir to another disk"
+        )
+    folder = new_run_folder(root, spec.name)
+    (folder.path / "spec.json").write_text(spec.model_dump_json(indent=2) + "\n", encoding="utf-8")
+    start_head(folder)
+    return folder
+
+
+def start_head(folder: RunFolder, deadline_s: float = START_DEADLINE_S) -> int:
+    """The pid of a head that has written how to reach it. Interrupted, or out of time, it leaves nothing running."""
+    pid = launch_head(folder)
+    try:
+        _wait_for_address(folder, pid, deadline_s)
+    except BaseException:
+        end_group(pid, None, grace_s=3.0)
+        kill_run(folder)
+        raise
+    return pid
+
+
+def _wait_for_address(folder: RunFolder, pid: int, deadline_s: float) -> None:
+    until_s = time.monotonic() + deadline_s
+    while True:
+        try:
+            if HeadAddress.read(folder).pid == pid:
+                return
+        except HeadUnreachable:
+            pass  # not written yet
+        if not is_alive(pid, None):
+            raise HeadDied(f"the head of {folder.name} ended before it could be reached{log_tail(folder.log('head'))}")
+        if time.monotonic() > until_s:
+            raise HeadDied(f"the head of {folder.name} was not ready within {deadline_s:g} s{log_tail(folder.log('head'))}")
+        time.sleep(0.05)
+
+
+def wait_for_head_to_end(folder: RunFolder, within_s: float) -> bool:
+    until_s = time.monotonic() + within_s
+    while head_alive(folder):
+        if time.monotonic() > until_s:
+            return False
+        time.sleep(0.1)
+    return True
+
+
+def log_tail(path: Path, lines: int = LOG_LINES) -> str:
+    """For the end of a sentence: `; the end of LOG:` and its last lines."""
+    try:
+        last = path.read_text(errors="replace").splitlines()[-lines:]
+    except OSError:
+        last = []
+    if not last:
+        return f"; its log {path} is empty"
+    return f"; the end of {path}:\n" + "\n".join(f"  {line}" for line in last)

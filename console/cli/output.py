@@ -1,0 +1,73 @@
+"""Results go to stdout, everything else to stderr: `--json` on stdout stays one object whatever happens beside it."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+
+def say(text: str = "") -> None:
+    sys.stdout.write(text + "\n")
+
+
+def note(text: str) -> None:
+    sys.stderr.write(text + "\n")
+    sys.stderr.flush()
+
+
+def complain(text: str) -> None:
+    note(f"paceline: {text}")
+
+
+def say_json(value: Any) -> None:
+    """One JSON value. NaN (too few samples for that figure) becomes null: JSON has no NaN."""
+    say(json.dumps(clean(value), indent=2 if sys.stdout.isatty() else None, ensure_ascii=False))
+
+
+def clean(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {str(key): clean(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [clean(inner) for inner in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
+
+
+def table(headings: Sequence[str], rows: Iterable[Sequence[str]], right: Iterable[int] = ()) -> str:
+    """Columns as wide as needed, two spaces between; `right` are the numbers of the right-aligned ones."""
+    cells = [list(headings), *([str(cell) for cell in row] for row in rows)]
+    widths = [max(len(row[column]) for row in cells) for column in range(len(headings))]
+    to_right = set(right)
+    lines = [
+        "  ".join(
+            cell.rjust(width) if column in to_right else cell.ljust(width)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in cells
+    ]
+    return "\n".join(lines)
+
+
+def number(value: float | int | None, digits: int = 1) -> str:
+    """`1,234.5`; `-` where nothing is known."""
+    if value is None or (isinstance(value, float) and not math.isfinite(value)):
+        return "-"
+    return f"{value:,d}" if isinstance(value, int) else f"{value:,.{digits}f}"
+
+
+def clock(seconds: float | None) -> str:
+    """`1:23` or `2:03:04`."""
+    if seconds is None or not math.isfinite(seconds):
+        return "-"
+    minutes, second = divmod(round(max(0.0, seconds)), 60)
+    hours, minute = divmod(minutes, 60)
+    return f"{hours}:{minute:02d}:{second:02d}" if hours else f"{minute}:{second:02d}"
+
+
+def when(unix: float | None) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(unix)) if unix else "-"

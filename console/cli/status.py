@@ -1,0 +1,90 @@
+"""`paceline status`: one look at a run, from its head where it lives, else from its record."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+
+from console.cli.errors import OK
+from console.cli.found import any_run, phase_in_words
+from console.cli.output import clean, say, say_json, when
+from harness.cluster.local import head_alive
+from harness.records.layout import RunFolder
+from harness.records.runfile import read_run
+
+_LISTEN_S = 3.0
+
+
+def status(
+    run: str | None = None,
+    /,
+    *,
+    json: Annotated[bool, Parameter(name="--json", negative="", help="Print one JSON object")] = False,
+) -> int:
+    """Phase, ready replicas and rates of a run now; of one that has ended, how."""
+    folder = any_run(run)
+    if head_alive(folder):
+        _live(folder, json)
+    else:
+        _ended(folder, json)
+    return OK
+
+
+def _ended(folder: RunFolder, as_json: bool) -> None:
+    run = read_run(folder.path)
+    phase = phase_in_words(run, folder)
+    if as_json:
+        facts = {"run": folder.name, "live": False, "phase": phase, "verdict": run.verdict, "reasons": run.reasons}
+        say_json(facts | {"started_unix": run.started_unix, "ended_unix": run.ended_unix or None, "record": str(folder.path)})
+        return
+    say(f"{folder.name}: {phase} {run.verdict}".rstrip())
+    for reason in run.reasons:
+        say(f"  {reason}")
+    say(f"  started {when(run.started_unix)}, ended {when(run.ended_unix)}; paceline show {folder.name} has the figures")
+
+
+def _live(folder: RunFolder, as_json: bool) -> None:
+    from console.cli.progress import eta_s, progress_line
+    from harness.wire.client import HeadClient, HeadUnreachable, Telemetry
+    from harness.wire.control import FleetSnapshot
+
+    with HeadClient.of_run(folder.path) as head:
+        state = head.state(journal_tail=5)
+    telemetry = Telemetry.of_run(folder.path, timeout_s=0.5)
+    until_s = time.monotonic() + _LISTEN_S
+    fleet: FleetSnapshot | None = None
+    try:
+        for message in telemetry:
+            if isinstance(message, FleetSnapshot):
+                fleet = message
+                break
+            if time.monotonic() > until_s:
+                raise HeadUnreachable(f"{folder.name}: the head answers, but published nothing for {_LISTEN_S:g} s")
+    finally:
+        telemetry.close()
+    assert fleet is not None
+    if as_json:
+        say_json(_facts(folder, fleet, state.controller) | {"eta_s": eta_s(fleet)})
+        return
+    synthetic = "  SYNTHETIC" if fleet.synthetic else ""
+    say(f"{folder.name}{synthetic}  started {when(state.started_unix)}  controller {state.controller or 'nobody'}")
+    say(f"  {progress_line(fleet)}")
+    for entry in state.journal:
+        say(f"  {when(entry.unix)}  {entry.who}  {entry.what} {entry.subject} {entry.after} {entry.why}".rstrip())
+
+
+def _facts(folder: RunFolder, fleet: Any, controller: str) -> dict[str, Any]:
+    import msgspec
+
+    same = (
+        "phase", "attempt", "attempt_kind", "attempt_state", "scenario", "mechanism", "target_qps", "paused", "elapsed_s",
+        "duration_s", "min_queries", "issued", "completed", "redispatched", "failed", "in_flight", "backlog",
+        "offered_qps", "completed_qps", "tokens_per_s", "counts", "missing", "missing_total", "slow", "slow_nodes",
+        "fleet_slow", "acts", "policy", "synthetic",
+    )  # fmt: skip
+    facts = {name: getattr(fleet, name) for name in same}
+    watched = {"ttft": msgspec.to_builtins(fleet.ttft), "tpot": msgspec.to_builtins(fleet.tpot)}
+    whole = {"run": folder.name, "live": True, **facts, **watched, "controller": controller, "record": str(folder.path)}
+    return clean(whole)  # type: ignore[no-any-return]

@@ -1,0 +1,164 @@
+"""One replica: what it is, how it goes, and what happened to it. Follows the slot through its incarnations."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+from textual.app import ComposeResult
+from textual.containers import Horizontal
+from textual.strip import Strip
+
+from console.actions import BY_ID, bindings
+from console.screens.base import PaintedScreen
+from console.store.fleet import FleetStore
+from console.widgets import fmt
+from console.widgets.chart import BrailleChart, Line, Picture
+from console.widgets.clock import EVERYTHING, Due
+from console.widgets.events import event_runs
+from console.widgets.footer import KeyFooter
+from console.widgets.header import HeaderLine
+from console.widgets.paint import GLYPHS, Painted, Run, strip_of
+
+_KEYS = ("back", "evict", "drain", "recycle", "readmit")
+
+
+class FactsPane(Painted):
+    """Label and value, one a line."""
+
+    def __init__(self, title: str, facts: Callable[[], list[tuple[str, str, str]]], *, id: str | None = None) -> None:
+        super().__init__(10, id=id)
+        self._title, self._facts = title, facts
+
+    def on_mount(self) -> None:
+        self.border_title = self._title
+
+    def draw(self, width: int, height: int) -> list[Strip]:
+        ink = self.inks
+        lines = []
+        for label, value, meaning in self._facts():
+            style = ink.states.get(meaning, ink.plain)
+            lines.append(strip_of([(f"{label:<13}", ink.muted), (fmt.clip(value or fmt.UNKNOWN, width - 13), style)], width))
+        return lines[:height] + [Strip.blank(width)] * (height - len(lines))
+
+
+class SlotEvents(Painted):
+    def __init__(self, store: FleetStore, slot: str, *, id: str | None = None) -> None:
+        super().__init__(6, id=id)
+        self._store, self._slot = store, slot
+
+    def on_mount(self) -> None:
+        self.border_title = "What happened to it"
+
+    def draw(self, width: int, height: int) -> list[Strip]:
+        ink = self.inks
+        lines = [strip_of(event_runs(entry, ink), width) for entry in self._store.history_of(self._slot)[-height:]]
+        if not lines:
+            nothing: list[Run] = [(" nothing in the part of the journal that this console has", ink.muted)]
+            lines = [strip_of(nothing, width)]
+        return lines + [Strip.blank(width)] * (height - len(lines))
+
+
+class ReplicaScreen(PaintedScreen):
+    BINDINGS = bindings("live", _KEYS)
+
+    def __init__(self, store: FleetStore, slot: str) -> None:
+        super().__init__()
+        self._store, self.slot = store, slot
+
+    def compose(self) -> ComposeResult:
+        store, slot = self._store, self.slot
+        yield HeaderLine(store, f"Live ▸ {slot}", lambda: store.controller, id="header")
+        with Horizontal(id="facts-tier"):
+            yield FactsPane("Now", self._now_facts, id="now-facts")
+            yield FactsPane("What it is", self._own_facts, id="own-facts")
+        yield BrailleChart("tok/s, last 60 s", self._picture, fmt.big, span_s=60, id="replica-chart")
+        yield SlotEvents(store, slot, id="slot-events")
+        yield KeyFooter([BY_ID[name] for name in _KEYS], self.console_app.why_not, id="footer")
+
+    def on_mount(self) -> None:
+        self.paint(EVERYTHING)
+
+    def _now_facts(self) -> list[tuple[str, str, str]]:
+        store = self._store
+        at = store.index.get(self.slot)
+        if at is None:
+            return [("state", "no longer part of the fleet", "LOST")]
+        name = store.state_name(at)
+
+        def value(column: str) -> float:
+            return float(store.floats(column)[at])
+
+        tokens, median = value("tokens_s"), store.median("tokens_s")
+        share = "" if math.isnan(tokens) or not median else f"  ({fmt.signed_percent(tokens / median - 1)} against the median)"
+        ratio, z = value("ratio"), value("z")
+        return [
+            ("state", f"{GLYPHS.get(name, '')} {name} for {fmt.age(value('state_age_s'))}  {store.slots[at].reason}", name),
+            ("tok/s", fmt.count(tokens) + share, ""),
+            ("step time", f"{fmt.millis(value('step_ms'))}, {ratio:.2f}x the fleet's curve (z {z:+.1f})" if ratio == ratio else "", ""),
+            ("TTFT p99", f"{fmt.millis(value('ttft_p99_ms'))}  last 60 s", ""),
+            ("TPOT p99", f"{fmt.millis(value('tpot_p99_ms'))}  last 60 s", ""),
+            ("in flight", f"{fmt.count(int(store.ints('outstanding')[at]))}, oldest {fmt.age(value('oldest_s'))}", ""),
+            ("engine", f"{store.ints('running')[at]} running, {store.ints('waiting')[at]} waiting, batch {value('batch'):.0f}", ""),
+            ("KV cache", fmt.percent(value("kv_use")), ""),
+            ("heartbeat", f"{fmt.age(value('beat_age_s'))} ago, {store.ints('restarts')[at]} restarts", ""),
+        ]
+
+    def _own_facts(self) -> list[tuple[str, str, str]]:
+        at = self._store.index.get(self.slot)
+        if at is None:
+            return []
+        info = self._store.slots[at]
+        engine = f"{info.engine}{' (synthetic)' if info.synthetic else ''}  {' '.join(info.versions.values())}"
+        return [
+            ("slot", f"{info.slot}, role {info.role}", ""),
+            ("incarnation", f"{info.incarnation[:16]}  (life {info.incarnations})", ""),
+            ("engine", engine, ""),
+            ("arguments", info.args_hash, ""),
+            ("accelerator", "  ".join(f"{key} {value}" for key, value in info.accelerator.items()), ""),
+            ("process", f"{info.pid} on {info.host}" if info.pid else "", ""),
+            ("worker", f"{info.worker} {info.pod}".strip(), ""),
+            ("facts", ", ".join(f"{key} {value}" for key, value in info.facts.items()), ""),
+            ("log", info.log, ""),
+        ]
+
+    def _picture(self) -> Picture:
+        store = self._store
+        at = store.index.get(self.slot)
+        if at is None or store.snapshot is None:
+            return Picture(np.zeros(0), [])
+        values = store.history.values[at].astype(np.float64)
+        unix = store.snapshot.unix - np.arange(len(values), dtype=np.float64)[::-1]
+        median = np.full(len(values), store.median("tokens_s"))
+        return Picture(unix, [Line("fleet median", "chart-target", median), Line("this replica", "chart-offered", values)])
+
+    def paint(self, due: Due) -> int:
+        self.set_class(not self._store.link().trusted, "-stale")
+        return sum(
+            painted.repaint()
+            for painted in self.query(Painted)
+            if due.charts or painted.unpainted or (due.numbers and not isinstance(painted, BrailleChart))
+        )
+
+    def wipe(self) -> None:
+        for painted in self.query(Painted):
+            painted.wipe()
+
+    def on_resize(self) -> None:
+        self.call_after_refresh(self.paint, EVERYTHING)
+
+    def action_back(self) -> None:
+        self.dismiss(None)
+
+    def action_evict(self) -> None:
+        self.console_app.ask_and_act("evict")
+
+    def action_drain(self) -> None:
+        self.console_app.ask_and_act("drain")
+
+    def action_recycle(self) -> None:
+        self.console_app.ask_and_act("recycle")
+
+    def action_readmit(self) -> None:
+        self.console_app.ask_and_act("readmit")

@@ -1,0 +1,196 @@
+"""Questions before acts. Cancel has the focus, esc cancels, and nothing happens without an explicit yes.
+
+What a dialog is about (slot, incarnation, numbers) is captured when the key is pressed and shown as it was then: the
+fleet may re-sort behind it, the question does not change. The two dialogs that need typing (rate, stop) give the focus
+to their field; Enter there only moves on to the button, and the button stays off until the text is right.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from textual.app import ComposeResult
+from textual.binding import Binding
+from textual.containers import Horizontal, Vertical
+from textual.screen import ModalScreen
+from textual.widgets import Button, Input, Static
+
+Fact = tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A yes; `value` is what was typed into the asked field, `reason` the optional why."""
+
+    value: str = ""
+    reason: str = ""
+
+
+class _Dialog(ModalScreen[Answer | None]):
+    BINDINGS = [
+        Binding("escape", "cancel", "Cancel", show=False),
+        Binding("left,right", "other_button", "Other button", show=False),
+    ]
+
+    def __init__(self, title: str, facts: Sequence[Fact], yes: str, *, danger: bool = False) -> None:
+        super().__init__()
+        self._title, self._facts, self._yes, self._danger = title, facts, yes, danger
+
+    def compose(self) -> ComposeResult:
+        with Vertical(id="dialog", classes="danger" if self._danger else "") as box:
+            box.border_title = self._title
+            for label, text in self._facts:
+                with Horizontal(classes="fact"):
+                    yield Static(label, classes="fact-label", markup=False)
+                    yield Static(text, classes="fact-text", markup=False)
+            yield from self.fields()
+            yield Static("", id="complaint", markup=False)
+            with Horizontal(id="buttons"):
+                yield Button("Cancel", id="cancel", compact=True)
+                yield Button(self._yes, id="yes", variant="error" if self._danger else "primary", compact=True)
+
+    def fields(self) -> ComposeResult:
+        yield from ()
+
+    def on_mount(self) -> None:
+        self.query_one("#cancel", Button).focus()
+
+    def action_cancel(self) -> None:
+        self.dismiss(None)
+
+    def action_other_button(self) -> None:
+        cancel, yes = self.query_one("#cancel", Button), self.query_one("#yes", Button)
+        (yes if cancel.has_focus and not yes.disabled else cancel).focus()
+
+    def on_button_pressed(self, event: Button.Pressed) -> None:
+        event.stop()
+        self.dismiss(self.answer() if event.button.id == "yes" else None)
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        event.stop()
+        yes = self.query_one("#yes", Button)
+        if not yes.disabled:
+            yes.focus()
+
+    def answer(self) -> Answer | None:
+        return Answer()
+
+    def field(self, label: str, box: Input) -> ComposeResult:
+        with Horizontal(classes="fact"):
+            yield Static(label, classes="fact-label", markup=False)
+            yield box
+
+
+class ConfirmAct(_Dialog):
+    """An act on a replica: why, what it does, and a reason for the journal."""
+
+    def fields(self) -> ComposeResult:
+        yield from self.field("reason", Input(placeholder="for the journal (optional)", id="reason", compact=True, max_length=200))
+
+    def answer(self) -> Answer:
+        return Answer(reason=self.query_one("#reason", Input).value.strip())
+
+
+class AskRate(_Dialog):
+    """A new target rate: a number, checked as it is typed."""
+
+    def __init__(self, facts: Sequence[Fact], current_qps: float) -> None:
+        super().__init__("Change the target rate", facts, "Set rate")
+        self._current_qps = current_qps
+
+    def fields(self) -> ComposeResult:
+        yield from self.field("new QPS", Input(placeholder=f"{self._current_qps:g}", id="qps", compact=True, max_length=12))
+        yield from self.field("reason", Input(placeholder="for the journal (optional)", id="reason", compact=True, max_length=200))
+
+    def on_mount(self) -> None:
+        self.query_one("#yes", Button).disabled = True
+        self.query_one("#qps", Input).focus()
+
+    def on_input_changed(self, event: Input.Changed) -> None:
+        if event.input.id != "qps":
+            return
+        problem, said = self._check(event.value)
+        self.query_one("#yes", Button).disabled = bool(problem) or not event.value.strip()
+        complaint = self.query_one("#complaint", Static)
+        complaint.update(problem or said)
+        complaint.set_class(bool(problem), "wrong")
+
+    def _check(self, text: str) -> tuple[str, str]:
+        """(what is wrong, what the change amounts to)"""
+        if not text.strip():
+            return "", ""
+        qps = parse_qps(text)
+        if qps is None:
+            return f"{text.strip()!r} is not a rate: a number above 0 and up to 1 000 000 is needed", ""
+        if qps == self._current_qps:
+            return "that is the rate already", ""
+        if self._current_qps <= 0:
+            return "", f"to {qps:g} qps"
+        return "", f"{self._current_qps:g} → {qps:g} qps ({(qps / self._current_qps - 1) * 100:+.1f}%)"
+
+    def answer(self) -> Answer | None:
+        text = self.query_one("#qps", Input).value
+        if parse_qps(text) is None:
+            return None
+        return Answer(value=text.strip(), reason=self.query_one("#reason", Input).value.strip())
+
+
+def parse_qps(text: str) -> float | None:
+    """A finite number in (0, 1e6]; a comma or blank as thousands mark is refused rather than guessed."""
+    try:
+        qps = float(text.strip())
+    except ValueError:
+        return None
+    return qps if math.isfinite(qps) and 0 < qps <= 1_000_000 and "_" not in text else None
+
+
+class TypeToConfirm(_Dialog):
+    """An act that cannot be taken back: the button works only once the name is typed."""
+
+    def __init__(self, title: str, facts: Sequence[Fact], yes: str, word: str) -> None:
+        super().__init__(title, facts, yes, danger=True)
+        self._word = word
+
+    def fields(self) -> ComposeResult:
+        yield from self.field("type it", Input(placeholder=self._word, id="word", compact=True))
+
+    def on_mount(self) -> None:
+        self.query_one("#yes", Button).disabled = True
+        self.query_one("#word", Input).focus()
+
+    def on_input_changed(self, event: Input.Changed) -> None:
+        self.query_one("#yes", Button).disabled = event.value.strip() != self._word
+
+    def answer(self) -> Answer | None:
+        typed = self.query_one("#word", Input).value.strip()
+        return Answer(value=typed) if typed == self._word else None
+
+
+class AskOnQuit(ModalScreen[str]):
+    """The demo's question: `leave`, `stop` or `cancel`."""
+
+    BINDINGS = [
+        Binding("escape", "cancel", "Cancel", show=False),
+        Binding("left,up", "app.focus_previous", "Previous", show=False),
+        Binding("right,down", "app.focus_next", "Next", show=False),
+    ]
+
+    def compose(self) -> ComposeResult:
+        with Vertical(id="dialog") as box:
+            box.border_title = "Leave the console"
+            yield Static("The run does not need this console. It can go on, and `paceline attach` comes back to it.", markup=False)
+            with Horizontal(id="buttons"):
+                yield Button("Cancel", id="cancel", compact=True)
+                yield Button("Leave it running", id="leave", variant="primary", compact=True)
+                yield Button("Stop it", id="stop", variant="error", compact=True)
+
+    def on_mount(self) -> None:
+        self.query_one("#cancel", Button).focus()
+
+    def action_cancel(self) -> None:
+        self.dismiss("cancel")
+
+    def on_button_pressed(self, event: Button.Pressed) -> None:
+        self.dismiss(event.button.id or "cancel")

@@ -1,0 +1,226 @@
+"""Live: the whole run on one screen. Composes widgets and answers keys; numbers come from the store, acts go to the app."""
+
+from __future__ import annotations
+
+from textual import on
+from textual.app import ComposeResult
+from textual.containers import Horizontal
+from textual.widgets import Input
+
+from console.actions import FOOTER, bindings
+from console.screens.base import PaintedScreen
+from console.screens.detail import ReplicaScreen
+from console.store.fleet import FleetStore
+from console.store.view import TableView
+from console.widgets import fmt
+from console.widgets.barrier import BarrierPane
+from console.widgets.chart import BrailleChart, Line, Picture
+from console.widgets.clock import EVERYTHING, Due
+from console.widgets.events import EventsPane
+from console.widgets.footer import KeyFooter
+from console.widgets.header import HeaderLine, PhaseStrip, VerdictBanner
+from console.widgets.heatmap import HeatMap
+from console.widgets.paint import Painted
+from console.widgets.sla import LoadPane, SlaPane, StragglerPane
+from console.widgets.table import ReplicaTable
+
+
+class LiveScreen(PaintedScreen):
+    BINDINGS = bindings("live")
+
+    def __init__(self, store: FleetStore, view: TableView) -> None:
+        super().__init__()
+        self._store, self._view = store, view
+        self._layout_key: tuple[object, ...] = ()
+
+    def compose(self) -> ComposeResult:
+        store = self._store
+        yield HeaderLine(store, "Live", lambda: store.controller, id="header")
+        yield PhaseStrip(store, id="phase")
+        yield VerdictBanner(store, id="verdict")
+        yield BarrierPane(store, id="barrier")
+        with Horizontal(id="sla-tier"):
+            yield SlaPane(store, id="sla")
+            yield LoadPane(store, id="load")
+        with Horizontal(id="fleet-tier"):
+            yield HeatMap(store, self._view, id="heat")
+            yield StragglerPane(store, id="stragglers")
+        with Horizontal(id="chart-tier"):
+            yield BrailleChart("Rate, qps", lambda: rate_picture(store), fmt.big, id="rate-chart")
+            yield BrailleChart("TTFT, last 60 s", lambda: ttft_picture(store), _short_ms, id="ttft-chart")
+        yield ReplicaTable(store, self._view, self.console_app.now_s, id="table")
+        yield Input(placeholder="part of a slot or a state", id="filter", compact=True)
+        yield EventsPane(store, id="events")
+        yield KeyFooter(FOOTER, self.console_app.why_not, id="footer")
+
+    def on_mount(self) -> None:
+        self.table.focus()
+        self.paint(EVERYTHING)
+
+    @property
+    def table(self) -> ReplicaTable:
+        return self.query_one("#table", ReplicaTable)
+
+    @property
+    def heat(self) -> HeatMap:
+        return self.query_one("#heat", HeatMap)
+
+    # --- painting ------------------------------------------------------------------------------------------
+
+    def paint(self, due: Due) -> int:
+        self._arrange()
+        lines = 0
+        for painted in self.query(Painted):
+            if not painted.display or painted.region.height == 0:
+                continue
+            chart, heat = isinstance(painted, BrailleChart), isinstance(painted, HeatMap)
+            if (due.charts if chart else due.heat if heat else due.numbers) or painted.unpainted:
+                lines += painted.repaint()
+        if due.table:
+            self._view.reorder(self._store, self.console_app.now_s())
+            lines += self.table.repaint()
+        return lines
+
+    def _arrange(self) -> None:
+        """Classes that say what the screen is about now; only touched when something of it changed."""
+        link, narrow = self._store.link(), self.size.width < 100
+        verdict = self.query_one("#verdict", VerdictBanner).wanted
+        key = (self._store.at_barrier, verdict, not link.trusted, narrow)
+        if key == self._layout_key:
+            return
+        self._layout_key = key
+        self.set_class(self._store.at_barrier, "-barrier")
+        self.set_class(verdict, "-verdict")
+        self.set_class(not link.trusted, "-stale")
+        self.heat.compact = narrow
+        self.table.narrow = narrow
+
+    def wipe(self) -> None:
+        for painted in self.query(Painted):
+            painted.wipe()
+        self.table.wipe()
+
+    def on_resize(self) -> None:
+        self.call_after_refresh(self.paint, EVERYTHING)
+
+    # --- keys: looking -------------------------------------------------------------------------------------
+
+    def action_up(self) -> None:
+        self._move(-1)
+
+    def action_down(self) -> None:
+        self._move(1)
+
+    def action_page_up(self) -> None:
+        self._move(-self.table.page)
+
+    def action_page_down(self) -> None:
+        self._move(self.table.page)
+
+    def action_top(self) -> None:
+        self._move(-len(self._view.rows))
+
+    def action_bottom(self) -> None:
+        self._move(len(self._view.rows))
+
+    def _move(self, by: int) -> None:
+        self.table.move(by)
+        self.heat.repaint()
+
+    def action_sort(self) -> None:
+        sort = self._view.next_sort()
+        self._resort()
+        self.notify(f"sorted by {sort.label}", timeout=2)
+
+    def action_freeze(self) -> None:
+        self._view.frozen = not self._view.frozen
+        self.table.repaint()
+
+    def action_faults(self) -> None:
+        self._view.toggle_faults()
+        self._resort()
+
+    def _resort(self) -> None:
+        self._view.reorder(self._store, self.console_app.now_s())
+        self.table.show_cursor()
+
+    def action_heat(self) -> None:
+        self.notify(f"heat map: {self.heat.next_metric()}", timeout=2)
+
+    def action_charts(self) -> None:
+        self.toggle_class("-charts")
+        self.call_after_refresh(self.paint, EVERYTHING)
+
+    def action_filter(self) -> None:
+        self.add_class("-filtering")
+        box = self.query_one("#filter", Input)
+        box.value = self._view.text
+        box.focus()
+
+    @on(Input.Changed, "#filter")
+    def _filter_as_typed(self, event: Input.Changed) -> None:
+        if self.has_class("-filtering"):
+            self._view.filter(event.value)
+            self._resort()
+
+    @on(Input.Submitted, "#filter")
+    def _filter_done(self) -> None:
+        self.remove_class("-filtering")
+        self.table.focus()
+
+    def action_back(self) -> None:
+        if self.has_class("-filtering") or self._view.text:
+            self.remove_class("-filtering")
+            self._view.filter("")
+            self._resort()
+        self.table.focus()
+
+    def action_open(self) -> None:
+        if self._view.cursor is not None:
+            self.app.push_screen(ReplicaScreen(self._store, self._view.cursor))
+
+    @on(ReplicaTable.Chosen)
+    def _open_clicked(self) -> None:
+        self.action_open()
+
+    # --- keys: acting --------------------------------------------------------------------------------------
+
+    def action_evict(self) -> None:
+        self.console_app.ask_and_act("evict")
+
+    def action_drain(self) -> None:
+        self.console_app.ask_and_act("drain")
+
+    def action_recycle(self) -> None:
+        self.console_app.ask_and_act("recycle")
+
+    def action_readmit(self) -> None:
+        self.console_app.ask_and_act("readmit")
+
+    def action_rate(self) -> None:
+        self.console_app.ask_and_act("rate")
+
+    def action_pause(self) -> None:
+        self.console_app.ask_and_act("pause")
+
+
+def _short_ms(value_ms: float) -> str:
+    return f"{value_ms / 1000:.1f}s" if value_ms >= 1000 else f"{value_ms:.0f}ms"
+
+
+def _marks(store: FleetStore) -> list[tuple[float, str]]:
+    return [(entry.unix, f"{entry.what.removeprefix('act.')} {entry.subject}".strip()) for entry in store.acts()[-20:]]
+
+
+def rate_picture(store: FleetStore) -> Picture:
+    series = store.series
+    names = (("target", "target_qps"), ("offered", "offered_qps"), ("completed", "completed_qps"))
+    lines = [Line(name.replace("completed", "done"), f"chart-{name}", series.column(column)) for name, column in names]
+    return Picture(series.column("unix"), lines, marks=_marks(store))
+
+
+def ttft_picture(store: FleetStore) -> Picture:
+    series = store.series
+    lines = [Line("p50", "chart-p50", series.column("ttft_p50_ms")), Line("p99", "chart-p99", series.column("ttft_p99_ms"))]
+    limit_ms = store.snapshot.ttft.limit_ms if store.snapshot else None
+    return Picture(series.column("unix"), lines, limit=limit_ms, marks=_marks(store))

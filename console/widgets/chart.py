@@ -1,0 +1,155 @@
+"""Braille line chart with a limit line and marks for acts. Our own raster: a plot library costs 15 times as much a paint.
+
+A cell is 2 x 4 dots. Series are drawn in order, so the last one wins the colour of a shared cell; the limit is a dashed
+line in the cells that no series uses; the last line is the time axis with a mark under every act.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+from textual.strip import Strip
+
+from console.widgets import fmt
+from console.widgets.paint import Painted, Run, strip_of
+
+_DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
+_LABEL = 7
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    name: str
+    ink: str  # theme variable
+    values: NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """What a chart shows: lines of equal length over `unix`, newest last."""
+
+    unix: NDArray[np.float64]
+    lines: Sequence[Line]
+    limit: float | None = None
+    marks: Sequence[tuple[float, str]] = field(default_factory=tuple)
+    floor: float | None = 0.0
+
+
+class BrailleChart(Painted):
+    def __init__(
+        self, title: str, picture: Callable[[], Picture], label: Callable[[float], str], *, span_s: int = 480, id: str | None = None
+    ) -> None:
+        super().__init__(5, id=id)
+        self._title, self._picture, self._label, self._span_s = title, picture, label, span_s
+
+    def on_mount(self) -> None:
+        self.border_title = self._title
+
+    def draw(self, width: int, height: int) -> list[Strip]:
+        ink, picture = self.inks, self._picture()
+        legend = "  ".join(f"[${line.ink}]{line.name}[/]" for line in picture.lines)
+        self.border_title = f"{self._title}  {legend}"
+        rows, columns = height - 1, width - _LABEL
+        if len(picture.unix) < 2 or rows < 1 or columns < 8:
+            return [strip_of([(" not enough time measured yet", ink.faint)], width)] + [Strip.blank(width)] * (height - 1)
+        newest = float(picture.unix[-1])
+        oldest = max(newest - self._span_s, float(picture.unix[0]))
+        low, high = self._range(picture, oldest)
+        cells, owner = self._raster(picture, oldest, newest, (low, high), (rows, columns))
+        limit_row = -1
+        if picture.limit is not None and low <= picture.limit <= high:
+            limit_row = min(rows - 1, int((high - picture.limit) / (high - low) * rows))
+        styles = [ink.style(line.ink) for line in picture.lines]
+        lines = []
+        for row in range(rows):
+            label = self._axis_label(row, rows, low, high, limit_row, picture.limit)
+            runs: list[Run] = [(label, ink.style("chart-limit") if row == limit_row else ink.faint)]
+            for column in range(columns):
+                if cells[row, column]:
+                    runs.append((chr(0x2800 + int(cells[row, column])), styles[int(owner[row, column])]))
+                else:
+                    runs.append(("╌", ink.style("chart-limit")) if row == limit_row else (" ", ink.plain))
+            lines.append(strip_of(runs, width))
+        return [*lines, self._time_axis(picture, oldest, newest, columns, width)]
+
+    def _range(self, picture: Picture, oldest: float) -> tuple[float, float]:
+        recent = picture.unix >= oldest
+        values = np.concatenate([line.values[recent] for line in picture.lines])
+        values = values[~np.isnan(values)]
+        high = float(values.max()) if len(values) else 1.0
+        low = float(values.min()) if len(values) and picture.floor is None else (picture.floor or 0.0)
+        if picture.limit is not None and high > 0.4 * picture.limit:
+            high = max(high, picture.limit)
+        return low, (high if high > low else low + 1.0) * 1.04
+
+    @staticmethod
+    def _raster(
+        picture: Picture, oldest: float, newest: float, bounds: tuple[float, float], size: tuple[int, int]
+    ) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+        (low, high), (rows, columns) = bounds, size
+        cells = np.zeros((rows, columns), dtype=np.uint8)
+        owner = np.zeros((rows, columns), dtype=np.uint8)
+        wide, tall = columns * 2, rows * 4
+        grid = np.linspace(oldest, newest, wide)
+        for number, line in enumerate(picture.lines):
+            known = ~np.isnan(line.values)
+            if not known.any():
+                continue
+            values = np.interp(grid, picture.unix[known], line.values[known], left=math.nan, right=math.nan)
+            dots = np.clip((high - values) / (high - low) * tall, 0, tall - 1)
+            before = -1
+            for x, dot in enumerate(dots):
+                if math.isnan(dot):
+                    before = -1
+                    continue
+                y = int(dot)
+                start, end = (y, y) if before < 0 else (min(y, before + (before < y)), max(y, before - (before > y)))
+                for step in range(start, end + 1):
+                    cells[step // 4, x // 2] |= _DOTS[step % 4][x % 2]
+                    owner[step // 4, x // 2] = number
+                before = y
+        return cells, owner
+
+    def _axis_label(self, row: int, rows: int, low: float, high: float, limit_row: int, limit: float | None) -> str:
+        if row == limit_row and limit is not None:
+            text = self._label(limit)
+        elif row == 0 and limit_row != 1:
+            text = self._label(high / 1.04)
+        elif row == rows - 1:
+            text = self._label(low)
+        else:
+            text = ""
+        return f"{text:>{_LABEL - 1}}" + ("┤" if text else "│")
+
+    def _time_axis(self, picture: Picture, oldest: float, newest: float, columns: int, width: int) -> Strip:
+        ink = self.inks
+        axis = ["─"] * columns
+        taken: list[tuple[int, str]] = []
+        for unix, name in picture.marks:
+            if oldest <= unix <= newest:
+                at = int((unix - oldest) / max(1.0, newest - oldest) * (columns - 1))
+                taken.append((at, fmt.clip("▲" + name, max(1, columns - at))))
+        runs: list[Run] = [(" " * (_LABEL - 1) + "└", ink.faint)]
+        start, end = _hm(oldest), _hm(newest)
+        at = len(start)
+        pieces: list[tuple[int, str, bool]] = [(0, start, False)]
+        for column, text in taken:
+            if column >= at + 1 and column + len(text) <= columns - len(end) - 1:
+                pieces.append((column, text, True))
+                at = column + len(text)
+        pieces.append((columns - len(end), end, False))
+        here = 0
+        for column, text, mark in pieces:
+            runs.append(("".join(axis[here:column]), ink.rule))
+            runs.append((text, ink.style("chart-mark") if mark else ink.faint))
+            here = column + len(text)
+        return strip_of(runs, width)
+
+
+def _hm(unix: float) -> str:
+    return time.strftime("%H:%M", time.localtime(unix))

@@ -1,0 +1,95 @@
+"""Numbers as people read them. Pure; every text has a bounded width, because columns depend on it."""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+BLOCKS: Final = "▁▂▃▄▅▆▇█"
+_PARTS: Final = " ▏▎▍▌▋▊▉"
+UNKNOWN: Final = "–"
+
+
+def count(value: float) -> str:
+    """61204 → `61 204`."""
+    return UNKNOWN if math.isnan(value) else f"{value:,.0f}".replace(",", " ")
+
+
+def big(value: float) -> str:
+    """5612000 → `5.61 M`."""
+    if math.isnan(value):
+        return UNKNOWN
+    for limit, unit in ((1e9, " G"), (1e6, " M"), (1e4, " k")):
+        if abs(value) >= limit:
+            scaled = value / (1e3 if unit == " k" else limit)
+            return f"{scaled:.{2 if scaled < 10 else 1 if scaled < 100 else 0}f}{unit}"
+    return f"{value:.0f}" if abs(value) >= 100 or value == int(value) else f"{value:.1f}"
+
+
+def rate(qps: float) -> str:
+    if math.isnan(qps):
+        return UNKNOWN
+    return count(qps) if qps >= 1000 or qps == int(qps) else f"{qps:.1f}"
+
+
+def millis(value_ms: float) -> str:
+    """2690 → `2.69 s`, 36.5 → `36.5 ms`: never wider than 7."""
+    if math.isnan(value_ms):
+        return UNKNOWN
+    if value_ms >= 100_000:
+        return f"{value_ms / 1000:.0f} s"
+    if value_ms >= 10_000:
+        return f"{value_ms / 1000:.1f} s"
+    if value_ms >= 1000:
+        return f"{value_ms / 1000:.2f} s"
+    return f"{value_ms:.0f} ms" if value_ms >= 100 else f"{value_ms:.1f} ms"
+
+
+def percent(fraction: float) -> str:
+    return UNKNOWN if math.isnan(fraction) else f"{fraction * 100:.0f}%"
+
+
+def signed_percent(fraction: float) -> str:
+    return UNKNOWN if math.isnan(fraction) else f"{fraction * 100:+.0f}%"
+
+
+def age(seconds: float) -> str:
+    """`9s`, `12m`, `3h`, `2d`: at most 4 wide."""
+    if math.isnan(seconds) or seconds < 0:
+        return UNKNOWN
+    for limit, per, unit in ((100, 1, "s"), (5940, 60, "m"), (172_800, 3600, "h")):
+        if seconds < limit:
+            return f"{seconds / per:.0f}{unit}"
+    return f"{seconds / 86400:.0f}d"
+
+
+def clock(seconds: float) -> str:
+    """462 → `07:42`; with hours from 1 h on."""
+    if math.isnan(seconds):
+        return "--:--"
+    whole = int(max(0.0, seconds))
+    hours, rest = divmod(whole, 3600)
+    return f"{hours}:{rest // 60:02d}:{rest % 60:02d}" if hours else f"{rest // 60:02d}:{rest % 60:02d}"
+
+
+def bar(fraction: float, width: int) -> str:
+    """Filled to an eighth of a character; empty when the fraction is unknown."""
+    if math.isnan(fraction) or width <= 0:
+        return " " * max(0, width)
+    eighths = round(min(max(fraction, 0.0), 1.0) * width * 8)
+    full, part = divmod(eighths, 8)
+    return ("█" * full + (_PARTS[part] if part else "")).ljust(width)
+
+
+def middle(text: str, width: int) -> str:
+    """Long names lose their middle: both ends tell runs apart."""
+    if len(text) <= width:
+        return text
+    if width < 4:
+        return text[:width]
+    head = (width - 1) // 2
+    return text[:head] + "…" + text[len(text) - (width - 1 - head) :]
+
+
+def clip(text: str, width: int) -> str:
+    return text if len(text) <= width else text[: max(0, width - 1)] + "…"

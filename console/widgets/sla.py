@@ -1,0 +1,185 @@
+"""The numbers that decide: tail latencies against their limits, and the load that produces them.
+
+Every figure says its window ("60 s" or "whole"). The word after a gauge (OK, NEAR, OVER) and its glyph say what the
+colour says. A percentile with too few samples is a dash, with how many there are.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+from rich.style import Style
+from textual.strip import Strip
+
+from console.store.fleet import FleetStore
+from console.widgets import fmt
+from console.widgets.paint import Paint, Painted, Run, spread, strip_of
+from harness.wire.control import FleetSnapshot, SlaView
+
+NEAR_FRACTION: Final = 0.9
+
+
+def judged(value_ms: float, limit_ms: float | None, ink: Paint) -> tuple[str, Style]:
+    if limit_ms is None or math.isnan(value_ms):
+        return "", ink.muted
+    if value_ms > limit_ms:
+        return "× OVER", ink.bad
+    return ("▲ NEAR", ink.warn) if value_ms > NEAR_FRACTION * limit_ms else ("● OK", ink.good)
+
+
+class Gauge:
+    """One latency as one line: last window with its bar, then the whole attempt."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def runs(self, view: SlaView, window_s: float, width: int, ink: Paint) -> list[Run]:
+        now_ms, whole_ms, limit_ms = view.window.p99, view.whole.p99, view.limit_ms
+        word, style = judged(now_ms, limit_ms, ink)
+        wide = width >= 70
+        left: list[Run] = [(f"{self.name} p99 ", ink.muted), (f"{window_s:.0f} s " if wide else "", ink.faint)]
+        if math.isnan(now_ms):
+            left += [(f"{fmt.UNKNOWN:>7}", ink.faint), (f"  too few samples yet ({fmt.count(view.window.n)})", ink.muted)]
+            return left
+        left.append((f"{fmt.millis(now_ms):>7} ", ink.bold))
+        if limit_ms is None:
+            return [*left, ("no limit", ink.muted), ("   whole ", ink.muted), (fmt.millis(whole_ms), ink.plain)]
+        tail: list[Run] = [
+            (f" {fmt.percent(now_ms / limit_ms):>4}", ink.plain),
+            (f" of {fmt.millis(limit_ms)}".ljust(11), ink.muted),
+            (f" {word:<7}", style),
+            (" whole ", ink.muted),
+            (f"{fmt.millis(whole_ms):>7}", judged(whole_ms, limit_ms, ink)[1]),
+        ]
+        used = sum(len(text) for text, _ in left) + sum(len(text) for text, _ in tail)
+        room = max(4, min(40, width - used - 2))
+        return [*left, ("▕", ink.rule), (fmt.bar(now_ms / limit_ms, room), style), ("▏", ink.rule), *tail]
+
+
+class SlaPane(Painted):
+    def __init__(self, store: FleetStore, *, id: str | None = None) -> None:
+        super().__init__(3, id=id)
+        self._store = store
+        self.border_title = "SLA"
+
+    def draw(self, width: int, height: int) -> list[Strip]:
+        snap, ink = self._store.snapshot, self.inks
+        if snap is None:
+            return [strip_of([("no numbers yet", ink.muted)], width)]
+        spec = self._store.spec
+        window_s = spec.metrics.window_s if spec else 60.0
+        lines = [
+            strip_of(Gauge("TTFT").runs(snap.ttft, window_s, width, ink), width),
+            strip_of(Gauge("TPOT").runs(snap.tpot, window_s, width, ink), width),
+        ]
+        return [*lines, strip_of(self._outlook(snap, width), width)][:height]
+
+    def _outlook(self, snap: FleetSnapshot, width: int) -> list[Run]:
+        ink, view = self.inks, snap.ttft
+        if view.needed > 0:
+            return [("verdict possible after ", ink.muted), (fmt.count(view.needed), ink.plain), (" more samples", ink.muted)]
+        runs: list[Run] = []
+        if not math.isnan(view.projected_ms):
+            span = f" [{fmt.millis(view.projected_low_ms)} … {fmt.millis(view.projected_high_ms)}]"
+            runs += [("TTFT p99 at the end ≈ ", ink.muted), (fmt.millis(view.projected_ms), ink.plain), (span, ink.muted)]
+        if view.limit_ms is not None and view.over_allowed > 0:
+            style = ink.plain if view.over <= NEAR_FRACTION * view.over_allowed else ink.warn
+            style = ink.bad if view.over > view.over_allowed else style
+            runs += [("   over limit " if runs else "over limit ", ink.muted), (fmt.count(view.over), style)]
+            runs += [(f" of {fmt.count(view.over_allowed)} allowed", ink.muted)]
+        return runs
+
+
+class LoadPane(Painted):
+    def __init__(self, store: FleetStore, *, id: str | None = None) -> None:
+        super().__init__(3, id=id)
+        self._store = store
+        self.border_title = "Load"
+
+    def draw(self, width: int, height: int) -> list[Strip]:
+        snap, ink = self._store.snapshot, self.inks
+        if snap is None:
+            return [strip_of([], width)] * height
+        if height == 1:
+            return [strip_of(self._one_line(snap), width)]
+        slope_style = ink.warn if snap.backlog_slope > 1 and snap.backlog > 0 else ink.muted
+        rates: list[Run] = [
+            ("target ", ink.muted), (fmt.rate(snap.target_qps), ink.bold), ("  offered ", ink.muted),
+            (fmt.rate(snap.offered_qps), ink.plain), ("  done ", ink.muted), (fmt.rate(snap.completed_qps), ink.plain),
+            (" qps", ink.muted),
+        ]  # fmt: skip
+        flow: list[Run] = [
+            ("in flight ", ink.muted), (fmt.count(snap.in_flight), ink.plain), ("  backlog ", ink.muted),
+            (fmt.count(snap.backlog), ink.plain), (f" ({snap.backlog_slope:+.0f}/s)", slope_style),
+        ]  # fmt: skip
+        if width >= 46:
+            flow += [("  lag p99 ", ink.muted), (fmt.millis(snap.issue_lag_p99_ms), ink.plain)]
+        tokens: list[Run] = [(fmt.big(snap.tokens_per_s), ink.bold), ("tok/s", ink.muted)]
+        if snap.redispatched:
+            tokens += [("  re-sent ", ink.muted), (fmt.count(snap.redispatched), ink.plain)]
+        if snap.failed:
+            tokens += [("  failed ", ink.muted), (fmt.count(snap.failed), ink.bad)]
+        if snap.acts:
+            tokens += [(f"  ACTS {snap.acts}", ink.warn)]
+        return [strip_of(line, width) for line in (rates, flow, tokens)]
+
+    def _one_line(self, snap: FleetSnapshot) -> list[Run]:
+        ink, states = self.inks, self._store.count_states()
+        runs: list[Run] = [
+            ("QPS ", ink.muted), (fmt.rate(snap.target_qps), ink.bold), ("→", ink.faint), (fmt.rate(snap.completed_qps), ink.plain),
+            ("  backlog ", ink.muted), (f"{fmt.count(snap.backlog)} ({snap.backlog_slope:+.0f}/s)", ink.plain),
+            (f"  {fmt.big(snap.tokens_per_s)}", ink.plain), ("tok/s ", ink.muted),
+        ]  # fmt: skip
+        for name, letter in (("READY", "R"), ("SLOW", "S"), ("EVICTED", "E"), ("LOST", "L")):
+            if states.get(name):
+                runs.append((f" {states[name]}{letter}", ink.states[name]))
+        return [*runs, (f"  ACTS {snap.acts}", ink.warn)] if snap.acts else runs
+
+
+class StragglerPane(Painted):
+    """Who is slow, who is gone, and whether it is really one replica, one node or the whole fleet."""
+
+    def __init__(self, store: FleetStore, *, id: str | None = None) -> None:
+        super().__init__(9, id=id)
+        self._store = store
+        self.border_title = "Replicas"
+
+    def draw(self, width: int, height: int) -> list[Strip]:
+        store, snap, ink = self._store, self._store.snapshot, self.inks
+        states = store.count_states()
+        counts: list[Run] = [(fmt.count(len(store.slots)), ink.bold)]
+        for name in sorted(states, key=lambda state: -states[state]):
+            counts += [("  ", ink.plain), (f"{states[name]} {name}", ink.states[name])]
+        lines = [strip_of(counts, width)]
+        median = store.median("tokens_s")
+        if not math.isnan(median):
+            policy: list[Run] = [("policy ", ink.muted), (snap.policy, ink.plain)] if snap else []
+            left: list[Run] = [("median ", ink.muted), (fmt.count(median), ink.plain), (" tok/s", ink.muted)]
+            lines.append(strip_of(spread(left, policy, width), width))
+        if snap is not None and snap.fleet_slow:
+            lines.append(strip_of([("▲ the whole fleet is slow: no replica is singled out", ink.warn)], width))
+        lines += [self._fault(position, width) for position in self._faults()[: height - len(lines) - 1]]
+        if snap is not None:
+            lines += [strip_of([(f"▲ {node}: its replicas are slow together", ink.warn)], width) for node in snap.slow_nodes]
+        if len(lines) <= 2:
+            lines.append(strip_of([("no straggler, nobody missing", ink.muted)], width))
+        return lines[:height] + [Strip.blank(width)] * (height - len(lines))
+
+    def _faults(self) -> list[int]:
+        store = self._store
+        slow = [store.index[slot] for slot in (store.snapshot.slow if store.snapshot else []) if slot in store.index]
+        gone = [at for at in range(len(store.slots)) if store.state_name(at) in ("LOST", "REJECTED", "SUSPECT", "EVICTED")]
+        return slow + [at for at in gone if at not in slow]
+
+    def _fault(self, at: int, width: int) -> Strip:
+        store, ink = self._store, self.inks
+        name = store.state_name(at)
+        runs: list[Run] = [(f"{name:<8}", ink.states[name] + ink.bold), (f" {store.slots[at].slot:<13}", ink.plain)]
+        age = fmt.age(float(store.floats("state_age_s")[at]))
+        if name == "SLOW":
+            ratio, z = float(store.floats("ratio")[at]), float(store.floats("z")[at])
+            runs += [(f" {ratio:5.2f}x", ink.plain), (f"  z {z:4.1f}", ink.muted)]
+        else:
+            runs += [(" " + fmt.clip(store.slots[at].reason or "", max(0, width - 28)), ink.muted)]
+        return strip_of(spread(runs, [(age, ink.muted)], width), width)

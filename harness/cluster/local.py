@@ -1,0 +1,188 @@
+"""Workers as processes on this machine.
+
+Each worker leads a session (and process group) of its own: it outlives the console and the head, and ending the group
+ends exactly it and its replicas. `workers.json` in the run's folder remembers who was started, by pid and start time,
+so that a restarted head adopts them and `paceline stop` can never hit a stranger.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from harness.cluster.base import ClusterError, NodeEvent, Place
+from harness.cluster.procinfo import end_group, is_alive, kill_group, start_ticks
+from harness.records.layout import RunFolder
+from harness.spec import RunSpec
+
+_STABLE_S = 60.0  # a worker that lived this long starts again without delay
+
+
+@dataclass(slots=True)
+class _Worker:
+    name: str
+    nodes: tuple[int, ...]
+    pid: int = 0
+    ticks: int | None = None
+    process: subprocess.Popen[bytes] | None = None
+    started_s: float = 0.0
+    deaths: int = 0
+    retry_at_s: float | None = None
+    reason: str = ""
+
+    def alive(self) -> bool:
+        if self.process is not None:
+            return self.process.poll() is None
+        return self.pid > 0 and is_alive(self.pid, self.ticks)
+
+
+class LocalCluster:
+    kind = "local"
+
+    def __init__(self, folder: RunFolder, spec: RunSpec) -> None:
+        self._folder = folder
+        self._fleet = spec.fleet
+        step = spec.cluster.nodes_per_worker
+        nodes = range(spec.fleet.nodes)
+        groups = [tuple(nodes[start : start + step]) for start in range(0, len(nodes), step)]
+        self._workers = [_Worker(f"w{number:03d}", group) for number, group in enumerate(groups)]
+        self._of_node = {node: worker for worker in self._workers for node in worker.nodes}
+        self._place: Place | None = None
+        self._known = folder.path / "workers.json"
+
+    def start(self, place: Place) -> None:
+        self._place = place
+        adopted = self._remembered()
+        for worker in self._workers:
+            before = adopted.get(worker.name)
+            if before and is_alive(int(before["pid"]), before["ticks"]):
+                worker.pid, worker.ticks = int(before["pid"]), before["ticks"]
+                worker.started_s = time.monotonic()
+            else:
+                self._launch(worker, time.monotonic())
+        self._remember()
+
+    def poll(self, now_s: float) -> list[NodeEvent]:
+        events: list[NodeEvent] = []
+        for worker in self._workers:
+            if worker.pid and not worker.alive():
+                events.append(self._died(worker, now_s))
+            elif worker.retry_at_s is not None and now_s >= worker.retry_at_s:
+                self._launch(worker, now_s)
+                self._remember()
+                events.append(NodeEvent(worker.name, worker.nodes, "started", pid=worker.pid))
+        return events
+
+    def why_missing(self, node: int) -> str:
+        worker = self._of_node[node]
+        if worker.pid and worker.alive():
+            return f"worker {worker.name} (process {worker.pid}) has not registered yet"
+        return f"worker {worker.name} is down: {worker.reason or 'not started'}"
+
+    def stop(self, deadline_s: float) -> None:
+        deadline = time.monotonic() + deadline_s
+        for worker in self._workers:
+            worker.retry_at_s = None
+            if worker.alive():
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(worker.pid, signal.SIGTERM)
+        while time.monotonic() < deadline and any(worker.alive() for worker in self._workers):
+            time.sleep(0.02)
+        for worker in self._workers:
+            if worker.pid:
+                kill_group(worker.pid, worker.ticks)
+                if worker.process is not None:
+                    worker.process.wait(5)
+                worker.pid = 0
+        self._known.unlink(missing_ok=True)
+
+    def _launch(self, worker: _Worker, now_s: float) -> None:
+        assert self._place is not None
+        self._folder.logs.mkdir(exist_ok=True)
+        command = [sys.executable, "-m", "harness.worker", "--head", self._place.control, "--keys", str(self._folder.keys)]
+        command += ["--nodes", ",".join(map(str, worker.nodes)), "--name", worker.name, "--logs", str(self._folder.logs)]
+        worker.process = _spawn(command, self._folder.log(worker.name))
+        worker.pid, worker.ticks = worker.process.pid, start_ticks(worker.process.pid)
+        worker.started_s, worker.retry_at_s = now_s, None
+
+    def _died(self, worker: _Worker, now_s: float) -> NodeEvent:
+        status = worker.process.returncode if worker.process is not None else None
+        kill_group(worker.pid, worker.ticks)  # whatever of its replicas is left
+        if now_s - worker.started_s > _STABLE_S:
+            worker.deaths = 0
+        worker.deaths += 1
+        worker.reason = f"worker {worker.name} (process {worker.pid}) {_ended(status)}"
+        worker.pid, worker.process = 0, None
+        if worker.deaths > self._fleet.max_restarts:
+            return NodeEvent(worker.name, worker.nodes, "gave_up", f"{worker.reason}; {worker.deaths} times, not started again")
+        delay = min(self._fleet.restart_backoff_s * 2 ** (worker.deaths - 1), self._fleet.restart_backoff_max_s)
+        worker.retry_at_s = now_s + delay
+        return NodeEvent(worker.name, worker.nodes, "exited", worker.reason, retry_in_s=delay)
+
+    def _remember(self) -> None:
+        known = [{"name": w.name, "nodes": list(w.nodes), "pid": w.pid, "ticks": w.ticks} for w in self._workers if w.pid]
+        aside = self._known.with_suffix(".tmp")
+        aside.write_text(json.dumps(known))
+        aside.rename(self._known)
+
+    def _remembered(self) -> dict[str, dict[str, Any]]:
+        return {entry["name"]: entry for entry in _workers_of(self._known)}
+
+
+def _workers_of(path: Path) -> list[dict[str, Any]]:
+    try:
+        found: list[dict[str, Any]] = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return []
+    return found
+
+
+def _ended(status: int | None) -> str:
+    if status is None:
+        return "ended"
+    if status < 0:
+        with contextlib.suppress(ValueError):
+            return f"was ended by {signal.Signals(-status).name}"
+        return f"was ended by signal {-status}"
+    return f"exited with status {status}"
+
+
+def _spawn(command: list[str], log: Path) -> subprocess.Popen[bytes]:
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("ab") as output:
+        return subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
+        )
+
+
+def launch_head(folder: RunFolder) -> int:
+    """Start (or restart) the head of a run as a process of its own session; returns its pid at once."""
+    if not (folder.path / "spec.json").is_file():
+        raise ClusterError(f"{folder.path} holds no spec.json: it is not a run's folder")
+    return _spawn([sys.executable, "-m", "harness.head", str(folder.path)], folder.log("head")).pid
+
+
+def head_alive(folder: RunFolder) -> bool:
+    """Whether a head holds this run."""
+    try:
+        raw = json.loads(folder.head_json.read_text())
+        return is_alive(int(raw["pid"]), raw.get("ticks"))
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
+def kill_run(folder: RunFolder) -> None:
+    """End the run's head and workers at once. The record stays as it is, which is readable."""
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        raw = json.loads(folder.head_json.read_text())
+        kill_group(int(raw["pid"]), raw.get("ticks"))
+    for worker in _workers_of(folder.path / "workers.json"):
+        end_group(int(worker["pid"]), worker["ticks"], grace_s=0)

@@ -1,0 +1,233 @@
+"""Will this machine carry a run? Checks that look and change nothing, each with what to do when it fails.
+
+`ok` is None where nothing is wrong but a person should know, or where it cannot be known from here. What is looked at
+can be passed in, so that a test needs no other machine.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import platform
+import resource
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+LIBRARIES = ("textual", "pyzmq", "msgspec", "pydantic", "numpy", "polars", "tokenizers", "cyclopts")
+#: Two sockets a replica, the sockets of workers and consoles, files; and room to spare.
+FILES_PER_REPLICA, FILES_BASE = 4, 256
+FREE_DISK_GB = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    name: str
+    ok: bool | None
+    detail: str
+    fix: str = ""
+
+
+def examine(runs_root: Path) -> list[Check]:
+    probes: list[Callable[[], Check]] = [
+        python,
+        libraries,
+        loadgen,
+        open_files,
+        loopback_port,
+        lambda: disk(runs_root),
+        clock_resolution,
+        clock_synchronised,
+        terminal,
+        locale,
+        cpus,
+        engines,
+    ]
+    return [probe() for probe in probes]
+
+
+def python(running: tuple[int, int] = sys.version_info[:2], name: str = platform.python_version()) -> Check:
+    ok = (3, 11) <= running < (3, 14)
+    return Check(
+        "python", ok, f"{name} at {sys.executable}", "" if ok else "use Python 3.11, 3.12 or 3.13: LoadGen has wheels for these"
+    )
+
+
+def libraries() -> Check:
+    found, missing = [], []
+    for name in LIBRARIES:
+        try:
+            found.append(f"{name} {version(name)}")
+        except PackageNotFoundError:
+            missing.append(name)
+    if missing:
+        return Check(
+            "libraries", False, f"missing: {', '.join(missing)}", "install paceline again: pip install -c constraints.txt -e ."
+        )
+    return Check("libraries", True, ", ".join(found))
+
+
+def loadgen() -> Check:
+    """Imported in a process of its own: a broken extension module would take this one with it."""
+    if importlib.util.find_spec("mlperf_loadgen") is None:
+        return Check(
+            "loadgen",
+            False,
+            "mlperf_loadgen is not installed",
+            "pip install mlcommons-loadgen (wheels: Linux x86_64, macOS arm64)",
+        )
+    done = subprocess.run(
+        [sys.executable, "-c", "import mlperf_loadgen"], capture_output=True, text=True, timeout=60, check=False
+    )
+    if done.returncode:
+        last = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
+        return Check("loadgen", False, f"cannot be imported: {last}", "install mlcommons-loadgen for this Python again")
+    return Check("loadgen", True, f"mlcommons-loadgen {version('mlcommons-loadgen')}")
+
+
+def open_files(limits: tuple[int, int] | None = None) -> Check:
+    """A head raises its soft limit to the hard one by itself, so the hard one counts."""
+    soft, hard = limits if limits is not None else resource.getrlimit(resource.RLIMIT_NOFILE)
+    carries = 1 << 30 if hard == resource.RLIM_INFINITY else max(0, (hard - FILES_BASE) // FILES_PER_REPLICA)
+    shown = "unlimited" if hard == resource.RLIM_INFINITY else f"{hard:,}"
+    detail = f"limit {shown} (now {soft:,}, raised at start): " + (
+        "enough for 512 replicas and more" if carries >= 512 else f"enough for about {carries} replicas"
+    )
+    if carries >= 512:
+        return Check("open files", True, detail)
+    return Check("open files", False if carries < 64 else None, detail, "ulimit -Hn 65536, or LimitNOFILE=65536 in the service")
+
+
+def loopback_port() -> Check:
+    try:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            probe.listen()
+            with socket.create_connection(probe.getsockname(), timeout=2):
+                return Check("loopback", True, f"127.0.0.1 listens and connects (port {probe.getsockname()[1]} was free)")
+    except OSError as error:
+        return Check(
+            "loopback",
+            False,
+            f"127.0.0.1 cannot be used: {error.strerror or error}",
+            "bring the loopback interface up: ip link set lo up",
+        )
+
+
+def disk(runs_root: Path) -> Check:
+    """The runs' folder may not exist yet; then the nearest folder above it that does."""
+    at = next(folder for folder in (runs_root, *runs_root.parents) if folder.exists())
+    free_gb = shutil.disk_usage(at).free / 1e9
+    if not os.access(at, os.W_OK):
+        return Check("disk", False, f"{at} cannot be written", "set PACELINE_RUNS to a folder of yours")
+    detail = f"{free_gb:,.1f} GB free for {runs_root}"
+    if free_gb < FREE_DISK_GB:
+        return Check("disk", False, detail, "free some space, or set PACELINE_RUNS to another disk")
+    return Check("disk", True, detail)
+
+
+def clock_resolution() -> Check:
+    steps = []
+    for _ in range(200):
+        before = now = time.monotonic_ns()
+        while now == before:
+            now = time.monotonic_ns()
+        steps.append(now - before)
+    step_ns = sorted(steps)[len(steps) // 2]
+    ok = step_ns < 1_000_000
+    return Check(
+        "monotonic clock",
+        ok,
+        f"steps of {step_ns:,} ns",
+        "" if ok else "latencies of milliseconds cannot be measured on this clock",
+    )
+
+
+def clock_synchronised(sysfs: Path = Path("/run/systemd/timesync/synchronized")) -> Check:
+    """Only the times of journal entries depend on it: latencies are measured on one monotonic clock."""
+    if sysfs.exists():
+        return Check("system clock", True, "synchronised (systemd-timesyncd)")
+    asked = _output("timedatectl", "show", "--property=NTPSynchronized", "--value")
+    if asked == "yes":
+        return Check("system clock", True, "synchronised (timedatectl)")
+    if asked == "no":
+        return Check(
+            "system clock",
+            None,
+            "not synchronised: times in journals of several machines will differ",
+            "timedatectl set-ntp true",
+        )
+    return Check("system clock", None, "cannot be known here whether it is synchronised (latencies do not depend on it)")
+
+
+def terminal(environ: Mapping[str, str] = os.environ, size: tuple[int, int] | None = None, tty: bool | None = None) -> Check:
+    if not (sys.stdout.isatty() if tty is None else tty):
+        return Check("terminal", None, "output is not a terminal here; the console needs one, `run --no-console` does not")
+    columns, lines = size if size is not None else shutil.get_terminal_size()
+    term = environ.get("TERM", "")
+    truecolor = environ.get("COLORTERM", "") in ("truecolor", "24bit")
+    detail = f"TERM={term or '(unset)'}, {columns}x{lines}, {'true colour' if truecolor else 'no true colour announced'}"
+    if term in ("", "dumb"):
+        return Check("terminal", False, detail, "set TERM to what your terminal is, for instance xterm-256color")
+    advice = []
+    if columns < 80 or lines < 24:
+        advice.append("enlarge it to 80x24 or more")
+    if not truecolor:
+        advice.append("export COLORTERM=truecolor if your terminal has it")
+    if environ.get("TMUX"):
+        advice.append(
+            "in tmux: set -g default-terminal tmux-256color, set -ga terminal-overrides ',*:Tc', set -g set-clipboard on"
+        )
+    return Check("terminal", None if advice else True, detail, "; ".join(advice))
+
+
+def locale(environ: Mapping[str, str] = os.environ) -> Check:
+    named = next((environ[name] for name in ("LC_ALL", "LC_CTYPE", "LANG") if environ.get(name)), "")
+    encoding = (sys.stdout.encoding or "").lower().replace("-", "")
+    if "utf8" in named.lower().replace("-", "") or (not named and encoding == "utf8"):
+        return Check("locale", True, named or "none set; Python writes UTF-8")
+    return Check("locale", None, f"{named or 'none set'} is not UTF-8: charts and marks may not show", "export LANG=C.UTF-8")
+
+
+def cpus(usable: int | None = None) -> Check:
+    count = (
+        usable
+        if usable is not None
+        else len(os.sched_getaffinity(0))
+        if hasattr(os, "sched_getaffinity")
+        else os.cpu_count() or 1
+    )
+    if count >= 2:
+        return Check("cpu", True, f"{count} usable; head and driver take one each at full load")
+    return Check(
+        "cpu", None, "1 usable: head, driver and replicas will disturb each other's latencies", "use a machine with 2 or more"
+    )
+
+
+def engines() -> Check:
+    """Which engines the registry can load here; their own needs (accelerators, weights) show when they start."""
+    from harness.engines import registry
+    from harness.engines.base import EngineError
+
+    able, unable = [], []
+    for name in registry.names():
+        try:
+            synthetic = registry.factory(name).synthetic
+            able.append(f"{name} (simulates, measures no hardware)" if synthetic else name)
+        except (EngineError, ImportError) as error:
+            unable.append(f"{name}: {error}")
+    detail = "; ".join([", ".join(able) or "none", *unable])
+    return Check("engines", bool(able), detail, "" if able else "install an engine's extra")
+
+
+def _output(*command: str) -> str | None:
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=5, check=False).stdout.strip()
+    except (OSError, subprocess.TimeoutExpired):
+        return None

@@ -1,0 +1,5 @@
+"""`python -m harness.driver CONFIG`."""
+
+from harness.driver.main import main
+
+main()

@@ -1,0 +1,429 @@
+"""The I/O thread of an attempt: owns every socket of the driver, the ledger and the clock.
+
+What happens to a query, and what it costs: LoadGen's callback appends (id, index, time) to a deque and writes an
+eventfd if this thread sleeps · the thread picks a member, sends one frame of header and one of prompt bytes · polls,
+drains up to 256 replies without blocking, passes each through the gate · hands LoadGen one list of FIRSTs and one of
+COMPLETEs a drain. Two wake-ups a query at low rates, a fraction of one at high rates, no copy of token ids but zmq's
+own, and no logging, JSON or Python list of ints anywhere here. A busy second Python thread would add 9 ms to the
+issue lag, so there is none: the authentication handler and the supervisor's pipe are polled by this loop too.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import zmq
+
+from harness.datasets import Dataset
+from harness.driver.ledger import Ledger, Member, Sample, TriesExhausted
+from harness.driver.rows import RowBuffer
+from harness.driver.sinks import Answer, Sink
+from harness.wire import attempt as up
+from harness.wire import data
+from harness.wire.frames import WireError, encode
+from harness.wire.keys import ZapHandler
+
+Issued = tuple[int, int, int, int]  # LoadGen id, QSL index, scheduled ns (-1 = look it up), issued ns
+DRAIN_MAX = 256
+ISSUE_MAX = 2000
+BATCH_NS = 100_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    index: int
+    incarnation: str
+    nth: int
+
+
+class Dispatcher:
+    def __init__(
+        self,
+        *,
+        epoch: int,
+        dataset: Dataset,
+        make_ledger: Callable[[Callable[[Member, Sample], bool]], Ledger],
+        router: zmq.Socket[bytes],
+        pair: zmq.Socket[bytes],
+        zap: ZapHandler,
+        n_slots: int,
+        max_tokens: int,
+        no_ready_grace_s: float,
+        on_command: Callable[[up.ToDriver], None],
+        clock: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
+        self.epoch = epoch
+        self._dataset = dataset
+        self._expected = dataset.expected_tokens.tolist()
+        self._router, self._pair, self._zap = router, pair, zap
+        self._max_tokens = max_tokens
+        self._grace_ns = int(no_ready_grace_s * 1e9)
+        self._on_command = on_command
+        self._clock = clock
+        self.ledger = make_ledger(self._send_query)
+        self.sink: Sink | None = None
+        self._n_slots = n_slots
+        self._admitted: dict[str, Admitted] = {}
+        self._greeted: dict[str, bytes] = {}  # slot → identity that was pinged
+        self._held: set[str] = set()
+        self._drain_reported: set[str] = set()
+        self._pending: deque[Issued] = deque()
+        self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK)
+        self._asleep = False
+        self._outgoing: deque[up.ToSupervisor] = deque()
+        self._rows = RowBuffer()
+        self._firsts: list[Answer] = []
+        self._completes: list[Answer] = []
+        # written here, read by the main thread
+        self.pool_size = 0
+        self.issued = 0
+        self.completed = 0
+        self.failed = 0
+        self.failure: str | None = None
+        self.zero_ns = -1  # monotonic time of the schedule's zero
+        self.started_unix = 0.0
+        self.due_ns: Callable[[int], int] | None = None  # seq → scheduled offset, None: the issuer says
+        self.due_by: Callable[[int], int] | None = None
+        self.target_qps = 0.0
+        self.closing = False  # the test has ended: whatever arrives is dropped
+        self._flush_and_stop = False
+        self._no_ready_since = -1
+        self._next_batch_ns = 0
+        self._parent = os.getppid()
+
+    # --- called by the main thread -----------------------------------------------------------------------
+
+    def issue(self, queries: list[Issued]) -> None:
+        self._pending.extend(queries)
+        if self._asleep:
+            self._asleep = False
+            os.eventfd_write(self._wake_fd, 1)
+
+    def tell(self, message: up.ToSupervisor) -> None:
+        self._outgoing.append(message)
+        os.eventfd_write(self._wake_fd, 1)
+
+    def stop(self) -> None:
+        """Flush rows and messages, then leave the loop."""
+        self._flush_and_stop = True
+        os.eventfd_write(self._wake_fd, 1)
+
+    @property
+    def open_samples(self) -> int:
+        return len(self._pending) + len(self.ledger.waiting) + len(self.ledger.inflight)
+
+    # --- the loop ----------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        poller = zmq.Poller()
+        for watched in (self._router, self._pair, self._zap.socket, self._wake_fd):
+            poller.register(watched, zmq.POLLIN)
+        while True:
+            self._asleep = True
+            timeout_ms = 0 if self._pending or self._outgoing else 20
+            ready = dict(poller.poll(timeout_ms))
+            self._asleep = False
+            if self._wake_fd in ready:
+                os.eventfd_read(self._wake_fd)
+            if self._zap.socket in ready:
+                self._zap.drain()
+            if self._pair in ready:
+                self._read_supervisor()
+            try:
+                if self._pending:
+                    self._take_issued()
+                if self._router in ready:
+                    self._drain_replies()
+                now = self._clock()
+                if now >= self._next_batch_ns or self._flush_and_stop:
+                    self._next_batch_ns = now + BATCH_NS
+                    self._housekeeping(now)
+            except TriesExhausted as error:
+                self.fail(str(error))
+            while self._outgoing:
+                self._pair.send(encode(self._outgoing.popleft()))
+            if self._flush_and_stop:
+                return
+
+    def fail(self, reason: str) -> None:
+        """End of the attempt for a reason that is not the load's end; the first one counts."""
+        if self.failure is None:
+            self.failure = reason
+            self._flush_and_stop = True
+
+    # --- issuing -----------------------------------------------------------------------------------------
+
+    def _take_issued(self) -> None:
+        pending, ledger, due = self._pending, self.ledger, self.due_ns
+        expected, dataset = self._expected, self._dataset
+        now = self._clock()
+        for _ in range(min(len(pending), ISSUE_MAX)):
+            handle, index, scheduled, issued = pending.popleft()
+            seq = self.issued
+            self.issued = seq + 1
+            if scheduled < 0 and due is not None:
+                offset = due(seq)
+                if self.zero_ns < 0 or issued - offset < self.zero_ns:
+                    self._set_zero(issued - offset)
+                scheduled = self.zero_ns + offset
+            elif self.zero_ns < 0:
+                self._set_zero(scheduled if scheduled >= 0 else issued)
+            if scheduled < 0:
+                scheduled = self.zero_ns
+            cost = dataset.n_prompt(index) + (expected[index] or 1000)
+            ledger.issue(Sample(seq, handle, index, scheduled, issued, cost), now)
+
+    def _set_zero(self, zero_ns: int) -> None:
+        if self.zero_ns < 0:
+            self.started_unix = time.time() - (self._clock() - zero_ns) / 1e9
+        self.zero_ns = zero_ns
+
+    def _send_query(self, member: Member, sample: Sample) -> bool:
+        index = sample.index
+        header = encode(
+            data.Query(self.epoch, sample.seq, sample.tries, member.slot, self._max_tokens, self._expected[index], index)
+        )
+        try:
+            self._router.send_multipart((member.identity, header, self._dataset.prompt(index)), zmq.NOBLOCK)
+        except zmq.ZMQError:
+            return False
+        return True
+
+    # --- replies -----------------------------------------------------------------------------------------
+
+    def _drain_replies(self) -> None:
+        receive, decode = self._router.recv_multipart, data.TO_DRIVER.decode
+        now = self._clock()
+        for _ in range(DRAIN_MAX):
+            try:
+                frames = receive(zmq.NOBLOCK)
+            except zmq.Again:
+                break
+            try:
+                message = decode(frames[1])
+            except (WireError, IndexError) as error:
+                self._refuse(frames[0], getattr(error, "reason", "a data message has a header frame"))
+                continue
+            kind = type(message)
+            if kind is data.First:
+                self._first(frames, message, now)  # type: ignore[arg-type]
+            elif kind is data.Complete:
+                self._complete(frames, message, now)  # type: ignore[arg-type]
+            else:
+                self._rare(frames[0], message, now)
+        self._hand_over()
+
+    def _hand_over(self) -> None:
+        sink = self.sink
+        if sink is None or self.closing:
+            self._firsts.clear()
+            self._completes.clear()
+            return
+        if self._firsts:
+            answers, self._firsts = self._firsts, []
+            sink.first(answers)
+        if self._completes:
+            finished, self._completes = self._completes, []
+            sink.complete(finished)
+            self.completed += len(finished)
+
+    def _first(self, frames: list[bytes], message: data.First, now: int) -> None:
+        if message.epoch != self.epoch or len(frames) != 3:
+            self.ledger.stale += 1
+            return
+        sample = self.ledger.current(message.seq, message.attempt_try, frames[0], now)
+        if sample is None:
+            return
+        sample.queue_us, sample.prefill_us = message.queue_us, message.prefill_us
+        if sample.first_ns < 0:
+            sample.first_ns = now
+            self._firsts.append((sample.handle, frames[2]))
+
+    def _complete(self, frames: list[bytes], message: data.Complete, now: int) -> None:
+        if message.epoch != self.epoch or len(frames) != 3:
+            self.ledger.stale += 1
+            return
+        sample = self.ledger.current(message.seq, message.attempt_try, frames[0], now)
+        if sample is None:
+            return
+        tokens = frames[2]
+        n_tokens = len(tokens) >> 2
+        if n_tokens < 2 or len(tokens) & 3:
+            self.ledger.give_up_try(sample, now, f"answered with {len(tokens)} bytes; TPOT needs at least 2 tokens of 4 bytes")
+            return
+        if sample.first_ns < 0:
+            sample.first_ns = now
+            self._firsts.append((sample.handle, tokens[:4]))
+        sample.queue_us, sample.prefill_us = message.queue_us, message.prefill_us
+        member = self.ledger.complete(sample, now)
+        self._completes.append((sample.handle, tokens))
+        self._rows.add(sample, member, self._dataset.n_prompt(sample.index), n_tokens, self.zero_ns, now, message.decode_us)
+
+    def _rare(self, identity: bytes, message: data.ToDriver, now: int) -> None:
+        if isinstance(message, data.Hello):
+            self._hello(identity, message)
+        elif isinstance(message, data.Pong):
+            self._pong(identity, message, now)
+        elif isinstance(message, data.Failed) and message.epoch == self.epoch:
+            sample = self.ledger.current(message.seq, message.attempt_try, identity, now)
+            if sample is not None:
+                self.ledger.give_up_try(sample, now, message.reason)
+
+    def _refuse(self, identity: bytes, reason: str) -> None:
+        self._try_send(identity, data.Refused(reason))
+
+    def _try_send(self, identity: bytes, message: data.ToReplica) -> None:
+        try:
+            self._router.send_multipart((identity, encode(message)), zmq.NOBLOCK)
+        except zmq.ZMQError:
+            return  # gone again: it will say HELLO when it is back
+
+    # --- who may receive work ----------------------------------------------------------------------------
+
+    def _hello(self, identity: bytes, message: data.Hello) -> None:
+        if message.epoch != self.epoch:
+            self._refuse(identity, f"attempt epoch {message.epoch} is over; this is {self.epoch}")
+            return
+        admitted = self._admitted.get(message.slot)
+        if admitted is None or admitted.incarnation != message.incarnation:
+            return  # not admitted (yet): it repeats its HELLO
+        self._greeted[message.slot] = identity
+        self._try_send(identity, data.Ping(self.epoch, message.slot))
+
+    def _pong(self, identity: bytes, message: data.Pong, now: int) -> None:
+        admitted = self._admitted.get(message.slot)
+        if admitted is None or admitted.incarnation != message.incarnation or self._greeted.get(message.slot) != identity:
+            return
+        known = self.ledger.members.get(message.slot)
+        if known is not None:
+            if known.identity == identity and known.incarnation == message.incarnation:
+                return
+            self._drop(message.slot, "the same replica came back on a new connection", now)
+        self.ledger.join(Member(admitted.index, message.slot, message.incarnation, admitted.nth, identity), now)
+        if message.slot in self._held:
+            self.ledger.hold(self.ledger.members[message.slot])
+        self.pool_size = len(self.ledger.members)
+        self._outgoing.append(up.InPool(message.slot, message.incarnation))
+
+    def _drop(self, slot: str, reason: str, now: int) -> None:
+        member = self.ledger.members.get(slot)
+        if member is None:
+            return
+        for sample in member.inflight.values():
+            self._try_send(member.identity, data.Cancel(self.epoch, sample.seq, sample.tries))
+        self._outgoing.append(up.Redispatched(slot, member.incarnation, len(member.inflight), reason))
+        try:
+            self.ledger.drop(member, now, reason)
+        finally:
+            self.pool_size = len(self.ledger.members)
+
+    def admit(self, message: up.Admit) -> None:
+        known = self._admitted.get(message.slot)
+        self._admitted[message.slot] = Admitted(message.index, message.incarnation, message.nth)
+        if known is not None and known.incarnation != message.incarnation:
+            self._held.discard(message.slot)
+            self._drop(message.slot, "replaced by a new incarnation", self._clock())
+
+    def _read_supervisor(self) -> None:
+        while True:
+            try:
+                message = up.TO_DRIVER.decode(self._pair.recv(zmq.NOBLOCK))
+            except zmq.Again:
+                return
+            now = self._clock()
+            try:
+                self._obey(message, now)
+            except TriesExhausted as error:
+                self.fail(str(error))
+
+    def _obey(self, message: up.ToDriver, now: int) -> None:
+        if isinstance(message, up.Admit):
+            self.admit(message)
+        elif isinstance(message, up.Hold | up.Release | up.Drop):
+            admitted = self._admitted.get(message.slot)
+            if admitted is None or admitted.incarnation != message.incarnation:
+                return
+            member = self.ledger.members.get(message.slot)
+            if isinstance(message, up.Hold):
+                self._held.add(message.slot)
+                self._drain_reported.discard(message.slot)
+                if member is not None:
+                    self.ledger.hold(member)
+            elif isinstance(message, up.Release):
+                self._held.discard(message.slot)
+                if member is not None:
+                    self.ledger.release(member, now)
+            else:
+                self._held.discard(message.slot)
+                del self._admitted[message.slot]
+                self._drop(message.slot, message.reason, now)
+        elif isinstance(message, up.Quit):
+            self.fail(message.reason)
+        else:
+            self._on_command(message)
+
+    # --- ten times a second ------------------------------------------------------------------------------
+
+    def _housekeeping(self, now: int) -> None:
+        if os.getppid() != self._parent:
+            os._exit(3)  # the supervisor is gone: nobody would read the rest
+        for member in self.ledger.take_unreachable():
+            self._drop(member.slot, "its data connection is gone", now)
+        for sample, member in self.ledger.overdue(now):
+            if member.accepting and member.last_reply_ns < sample.dispatched_ns:
+                self.ledger.hold(member)
+                self._outgoing.append(up.Silent(member.slot, member.incarnation, (now - sample.dispatched_ns) / 1e9))
+            self._try_send(member.identity, data.Cancel(self.epoch, sample.seq, sample.tries))
+            self.ledger.give_up_try(sample, now, f"no answer from {member.slot} within the sample deadline")
+        self._report_drained()
+        self._watch_ready(now)
+        self._outgoing.append(self._batch(now))
+
+    def _report_drained(self) -> None:
+        for slot in self._held - self._drain_reported:
+            member = self.ledger.members.get(slot)
+            if member is None or not member.inflight:
+                self._drain_reported.add(slot)
+                self._outgoing.append(up.Drained(slot, self._admitted[slot].incarnation))
+
+    def _watch_ready(self, now: int) -> None:
+        if self.ledger.accepting or not self.ledger.waiting:
+            self._no_ready_since = -1
+        elif self._no_ready_since < 0:
+            self._no_ready_since = now
+        elif now - self._no_ready_since > self._grace_ns:
+            self.fail(f"no READY replica for {self._grace_ns / 1e9:g} s while {len(self.ledger.waiting)} samples wait")
+
+    def _batch(self, now: int) -> up.Batch:
+        ledger = self.ledger
+        outstanding = np.zeros(self._n_slots, "<i4")
+        oldest = np.zeros(self._n_slots, "<i4")
+        for member in ledger.members.values():
+            outstanding[member.index] = len(member.inflight)
+            sent = member.oldest_dispatch_ns()
+            if sent >= 0:
+                oldest[member.index] = (now - sent) // 1_000_000
+        elapsed = now - self.zero_ns if self.zero_ns >= 0 else -1
+        scheduled = self.due_by(elapsed) if self.due_by is not None and elapsed >= 0 else self.issued
+        return up.Batch(
+            now_ns=elapsed,
+            started_unix=self.started_unix,
+            issued=self.issued,
+            scheduled=scheduled,
+            completed=self.completed,
+            failed=self.failed,
+            redispatched=ledger.redispatched,
+            held=len(ledger.waiting),
+            in_flight=len(ledger.inflight),
+            stale=ledger.stale,
+            target_qps=self.target_qps,
+            cpu_s=time.process_time(),
+            rows=self._rows.take(),
+            outstanding=outstanding.tobytes(),
+            oldest_ms=oldest.tobytes(),
+        )

@@ -1,0 +1,168 @@
+"""The driver process: one attempt of load, then gone. Started by the supervisor as `python -m harness.driver CONFIG`.
+
+A process of its own because LoadGen reads its configuration once a process, cannot be aborted from Python, hangs on
+a lost sample and crashes on a stale id: each of these may cost an attempt, never a warm replica or the supervisor.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import gc
+import os
+import sys
+import threading
+import time
+import traceback
+from pathlib import Path
+
+import zmq
+
+from harness import datasets
+from harness.driver.balance import make_policy
+from harness.driver.config import DriverConfig
+from harness.driver.dispatcher import Dispatcher
+from harness.driver.explore import ExploreIssuer
+from harness.driver.ledger import Ledger
+from harness.spec import RunSpec
+from harness.wire import attempt as up
+from harness.wire import sockets
+from harness.wire.frames import encode
+from harness.wire.keys import ServerKeys, ZapHandler, allow
+
+EXIT_OK, EXIT_FAILED = 0, 4
+
+
+class Driver:
+    def __init__(self, config: DriverConfig) -> None:
+        self.config = config
+        self.spec: RunSpec = config.run_spec()
+        self._context = sockets.context()
+        self._pair = self._context.socket(zmq.PAIR)
+        self._pair.sndhwm = self._pair.rcvhwm = 0
+        self._pair.linger = 2000
+        self._pair.connect(config.pair)
+        self._issuer: ExploreIssuer | None = None
+
+    def run(self) -> int:
+        """Exit status; the reason of a failure has been sent to the supervisor."""
+        try:
+            dispatcher = self._open()
+        except Exception as error:
+            traceback.print_exc()
+            self._send_end(up.DriverEnd(False, f"the driver could not start: {error}", 0, 0))
+            return EXIT_FAILED
+        thread = threading.Thread(target=self._io, args=(dispatcher,), name="dispatcher", daemon=True)
+        thread.start()
+        try:
+            self._wait_for_pool(dispatcher)
+            if dispatcher.failure is None:
+                self._load(dispatcher)
+        except Exception as error:
+            traceback.print_exc()
+            dispatcher.fail(f"the driver failed: {type(error).__name__}: {error}")
+        if dispatcher.failure is None:
+            dispatcher.tell(up.DriverPhase("logging"))
+        dispatcher.stop()
+        thread.join(10)
+        return EXIT_OK if dispatcher.failure is None else EXIT_FAILED
+
+    def _open(self) -> Dispatcher:
+        config, spec = self.config, self.spec
+        sockets.raise_fd_limit(len(config.slots) + 64)
+        self._pair.send(encode(up.DriverPhase("loading")))
+        self._dataset = datasets.load(spec, Path(config.dataset_base))
+        keys = ServerKeys.load(Path(config.keys))
+        zap = ZapHandler(self._context, allow(keys, "worker"))
+        router, endpoint = sockets.server_router(self._context, keys, f"tcp://{config.bind}:0", domain="data")
+        if config.advertise:
+            endpoint = f"tcp://{config.advertise}:{endpoint.rpartition(':')[2]}"
+        load = spec.load
+        policy = make_policy(spec.fleet.balance, spec.fleet.outstanding_cap)
+        dispatcher = Dispatcher(
+            epoch=config.epoch,
+            dataset=self._dataset,
+            make_ledger=lambda send: Ledger(
+                policy, send, max_tries=load.max_tries, deadline_ns=int(load.sample_deadline_s * 1e9)
+            ),
+            router=router,
+            pair=self._pair,
+            zap=zap,
+            n_slots=len(config.slots),
+            max_tokens=load.max_output_tokens,
+            no_ready_grace_s=spec.fleet.no_ready_grace_s,
+            on_command=self._on_command,
+        )
+        dispatcher.tell(up.DriverUp(os.getpid(), endpoint, _loadgen_version()))
+        return dispatcher
+
+    def _io(self, dispatcher: Dispatcher) -> None:
+        try:
+            dispatcher.run()
+        except BaseException as error:
+            traceback.print_exc()
+            dispatcher.failure = dispatcher.failure or f"the dispatcher failed: {type(error).__name__}: {error}"
+        reason = dispatcher.failure or ""
+        self._send_end(up.DriverEnd(not reason, reason, dispatcher.issued, dispatcher.completed))
+        if reason:
+            # LoadGen cannot be stopped: it may hold the main thread for ever.
+            self._context.destroy(linger=2000)
+            sys.stderr.flush()
+            os._exit(EXIT_FAILED)
+
+    def _send_end(self, message: up.DriverEnd) -> None:
+        self._pair.send(encode(message))
+
+    def _wait_for_pool(self, dispatcher: Dispatcher) -> None:
+        dispatcher.tell(up.DriverPhase("waiting for replicas"))
+        deadline = time.monotonic() + self.config.wait_s
+        while dispatcher.pool_size < self.config.expect and dispatcher.failure is None:
+            if time.monotonic() > deadline:
+                if dispatcher.pool_size == 0:
+                    dispatcher.fail(f"no replica opened its data connection within {self.config.wait_s:g} s")
+                return
+            time.sleep(0.005)
+
+    def _load(self, dispatcher: Dispatcher) -> None:
+        # Everything made so far lives as long as the process: keep the collector from walking it in the hot path.
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(50_000, 50, 1000)
+        sys.setswitchinterval(0.0005)
+        load = self.spec.load
+        if load.kind == "explore":
+            self._issuer = ExploreIssuer(dispatcher, len(self._dataset), load.target_qps, load.duration_s)
+            self._issuer.run()
+            return
+        from harness.driver.loadgen import run_loadgen
+
+        run_loadgen(self.spec, self._dataset, dispatcher, Path(self.config.folder))
+
+    def _on_command(self, message: up.ToDriver) -> None:
+        issuer = self._issuer
+        if issuer is None:
+            return
+        if isinstance(message, up.SetRate):
+            issuer.set_rate(message.qps)
+        elif isinstance(message, up.Finish):
+            issuer.finish(message.drain_s)
+
+
+def _loadgen_version() -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("mlcommons_loadgen")
+    except PackageNotFoundError:
+        return "not installed"
+
+
+def main() -> None:
+    faulthandler.enable()
+    status = Driver(DriverConfig.load(Path(sys.argv[1]))).run()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)  # LoadGen's destructors have nothing left to do, and have crashed before
+
+
+if __name__ == "__main__":
+    main()

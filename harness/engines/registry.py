@@ -1,0 +1,68 @@
+"""Which engines there are, by the name that `fleet.engine` uses.
+
+An engine is a package of harness/engines that offers what EngineModule lists. It is imported when first asked for,
+and imports its own heavy library only when a replica starts: the head and the console never pay for it. To add one:
+write the package, add its line to _MODULES, and tests/unit/test_engine_contract.py covers it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from difflib import get_close_matches
+from importlib import import_module
+from typing import Any, Protocol, cast
+
+from harness.engines.base import EngineError, EngineFactory
+from harness.spec import RunSpec
+
+_MODULES = {"synthetic": "harness.engines.synthetic"}
+
+
+class EngineModule(Protocol):
+    factory: EngineFactory
+    check_args: Callable[[RunSpec], None]  # raises EngineError with field, value and nearest valid name
+    identity: Callable[[RunSpec], dict[str, Any]]  # the arguments that make replicas different generators
+    default_slots_per_process: Callable[[RunSpec], int]
+
+
+def names() -> list[str]:
+    return sorted(_MODULES)
+
+
+def _module(name: str) -> EngineModule:
+    if name not in _MODULES:
+        close = get_close_matches(name, names(), n=1, cutoff=0.4)
+        hint = f'; did you mean "{close[0]}"?' if close else f"; valid: {', '.join(names())}"
+        raise EngineError(f"fleet.engine = {name!r}: no such engine{hint}")
+    return cast(EngineModule, import_module(_MODULES[name]))
+
+
+def factory(name: str) -> EngineFactory:
+    return _module(name).factory
+
+
+def check_args(spec: RunSpec) -> None:
+    """Refuse a wrong engine or wrong arguments before anything starts."""
+    _module(spec.fleet.engine).check_args(spec)
+
+
+def args_hash(spec: RunSpec) -> str:
+    """Twelve hex digits, equal for replicas whose results may be pooled: same engine, arguments and model."""
+    identity = {
+        "engine": spec.fleet.engine,
+        "args": _module(spec.fleet.engine).identity(spec),
+        "model": spec.model.model_dump(mode="json"),
+    }
+    text = json.dumps(identity, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def default_slots_per_process(spec: RunSpec) -> int:
+    """How many replicas one process carries when `fleet.slots_per_process` leaves it open."""
+    return _module(spec.fleet.engine).default_slots_per_process(spec)
+
+
+def is_synthetic(spec: RunSpec) -> bool:
+    return factory(spec.fleet.engine).synthetic

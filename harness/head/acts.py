@@ -1,0 +1,271 @@
+"""What operators may do, checked and carried out here and nowhere else.
+
+Every act: right role, controller lease, matching incarnation, guards; then it is done, journalled with who and why,
+counted against the running attempt, and answered in words. A repeat of a request id is answered from memory.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from harness.head.drains import Drains, Then
+from harness.head.journal import Journal
+from harness.head.roster import Replica, Roster
+from harness.spec import RunSpec
+from harness.wire import states
+from harness.wire.control import Command, CommandReply
+
+_LEASE_S = 60.0
+_REMEMBERED = 1000
+_RATE_WINDOW_S = 600.0
+
+
+class Refused(Exception):
+    """The act cannot be done; the text says why and what would help."""
+
+
+class Run(Protocol):
+    """What acts need of the supervisor."""
+
+    @property
+    def attempt_running(self) -> bool: ...
+
+    def set_rate(self, qps: float, who: str, why: str) -> str: ...
+
+    def pause(self, paused: bool) -> str: ...
+
+    def start_attempt(self, kind: str | None, qps: float | None, who: str, why: str) -> str: ...
+
+    def abort(self, who: str, why: str) -> str: ...
+
+    def stop(self, who: str, why: str, *, aborted: bool) -> str: ...
+
+    def set_policy(self, policy: str) -> str: ...
+
+    def count_act(self, name: str, subject: str) -> None: ...
+
+    def outstanding(self, replica: Replica) -> int: ...
+
+    def start_slot(self, replica: Replica) -> None: ...
+
+
+class Acts:
+    def __init__(
+        self, run: Run, roster: Roster, drains: Drains, journal: Journal, spec: RunSpec, clock: Callable[[], float]
+    ) -> None:
+        self._run = run
+        self._roster = roster
+        self._drains = drains
+        self._journal = journal
+        self._spec = spec
+        self._clock = clock
+        self._answered: OrderedDict[str, CommandReply] = OrderedDict()
+        self._evictions: deque[float] = deque()
+        self._lease: tuple[str, float] = ("", 0.0)
+        self._handlers: dict[str, Callable[[Command], str]] = {
+            "set_rate": self._set_rate,
+            "drain": lambda command: self._remove(command, "stay"),
+            "recycle": lambda command: self._remove(command, "recycle"),
+            "evict": lambda command: self._remove(command, "evict"),
+            "readmit": self._readmit,
+            "waive": self._waive,
+            "start_attempt": self._start_attempt,
+            "abort": lambda command: self._run.abort(_who(command), command.reason),
+            "stop": self._stop,
+            "pause": lambda command: self._run.pause(True),
+            "resume": lambda command: self._run.pause(False),
+            "set_policy": lambda command: self._run.set_policy(str(command.args.get("policy", ""))),
+            "take_control": self._take_control,
+            "release_control": self._release_control,
+        }
+
+    @property
+    def controller(self) -> str:
+        name, until = self._lease
+        return name if self._clock() < until else ""
+
+    def seen(self, operator: str) -> None:
+        """A console of this operator is there: it keeps the lease if it has it."""
+        if operator and operator == self._lease[0]:
+            self._lease = (operator, self._clock() + _LEASE_S)
+
+    def run_for_policy(self, command: Command) -> CommandReply:
+        """An act of the straggler policy: same guards and journal, no lease."""
+        return self._answer(command, lambda: self._handlers[command.name](command))
+
+    def run(self, command: Command, role: str) -> CommandReply:
+        known = self._answered.get(command.request_id)
+        if known is not None:
+            return known
+        reply = self._answered[command.request_id] = self._answer(command, lambda: self._checked(command, role))
+        while len(self._answered) > _REMEMBERED:
+            self._answered.popitem(last=False)
+        return reply
+
+    def _answer(self, command: Command, act: Callable[[], str]) -> CommandReply:
+        try:
+            return CommandReply(command.request_id, True, act())
+        except Refused as refusal:
+            self._journal.note(
+                f"refused.{command.name}",
+                who=_who(command),
+                subject=str(command.args.get("slot", "")),
+                why=str(refusal),
+                level="warn",
+            )
+            return CommandReply(command.request_id, False, str(refusal))
+
+    def _checked(self, command: Command, role: str) -> str:
+        if role != "operator":
+            raise Refused("this key may only watch (viewer); acting needs the run's operator key")
+        handler = self._handlers.get(command.name)
+        if handler is None:
+            raise Refused(f"no act named {command.name!r}; known are {', '.join(sorted(self._handlers))}")
+        if command.name != "take_control":
+            holder = self.controller
+            if holder and holder != command.operator:
+                raise Refused(f"{holder} holds control; take it over first (take_control)")
+            self._lease = (command.operator, self._clock() + _LEASE_S)
+        return handler(command)
+
+    def _note(self, command: Command, subject: str, **data: Any) -> None:
+        self._journal.note(f"act.{command.name}", who=_who(command), subject=subject, why=command.reason, level="warn", **data)
+        self._run.count_act(command.name, subject)
+
+    # --- the load ----------------------------------------------------------------------------------------
+
+    def _set_rate(self, command: Command) -> str:
+        qps = number(command.args, "qps")
+        if not (math.isfinite(qps) and 0 < qps <= 1_000_000):
+            raise Refused(f"qps {qps:g} is not a rate: more than 0, at most 1,000,000")
+        answer = self._run.set_rate(qps, _who(command), command.reason)
+        self._note(command, "", qps=qps)
+        return answer
+
+    def _start_attempt(self, command: Command) -> str:
+        kind, qps = command.args.get("kind"), command.args.get("qps")
+        answer = self._run.start_attempt(
+            None if kind is None else str(kind),
+            None if qps is None else number(command.args, "qps"),
+            _who(command),
+            command.reason,
+        )
+        self._note(command, "")
+        return answer
+
+    def _stop(self, command: Command) -> str:
+        self._journal.note("act.stop", who=_who(command), why=command.reason, level="warn")
+        return self._run.stop(_who(command), command.reason, aborted=bool(command.args.get("abort", False)))
+
+    # --- replicas ----------------------------------------------------------------------------------------
+
+    def _replica(self, command: Command) -> Replica:
+        slot = str(command.args.get("slot", ""))
+        replica = self._roster.by_slot.get(slot)
+        if replica is None:
+            from difflib import get_close_matches
+
+            near = get_close_matches(slot, self._roster.by_slot, 1)
+            raise Refused(f"no slot {slot!r} in this run" + (f"; did you mean {near[0]}?" if near else ""))
+        wanted = str(command.args.get("incarnation", ""))
+        if wanted and not replica.incarnation.startswith(wanted):
+            raise Refused(f"{slot} is now incarnation {replica.incarnation or '(none)'}; you acted on {wanted}, which is gone")
+        return replica
+
+    def _remove(self, command: Command, then: Then) -> str:
+        replica = self._replica(command)
+        self._may_remove(replica, then, force=bool(command.args.get("force", False)))
+        held = self._run.outstanding(replica)
+        within = self._spec.fleet.drain_deadline_s
+        if then != "stay" and "deadline_s" in command.args:
+            within = max(0.0, number(command.args, "deadline_s"))
+        if then == "stay":
+            within = math.inf
+        if then == "evict":
+            self._evictions.append(self._clock())
+        self._note(command, replica.slot, incarnation=replica.incarnation, in_flight=held)
+        self._drains.start(
+            replica, then, within_s=within, who=_who(command), why=command.reason, holds_samples=self._run.attempt_running
+        )
+        if not held or replica.state not in (states.DRAINING, states.DRAINED):
+            return f"{replica.slot}: {_DONE[then]}"
+        rest = "" if then == "stay" else f", what is left after {within:g} s is dispatched again"
+        return f"{replica.slot}: draining {held} samples{rest}; then {_DONE[then]}"
+
+    def _may_remove(self, replica: Replica, then: Then, *, force: bool) -> None:
+        if not replica.alive:
+            raise Refused(f"{replica.slot} is {replica.state} already: {replica.reason}")
+        pending = self._drains.pending.get(replica.slot)
+        if pending is not None and pending.then == then:
+            raise Refused(f"{replica.slot} is being drained already ({then}, by {pending.who})")
+        barrier = self._spec.fleet.barrier
+        floor = barrier.min_ready or max(1, math.ceil(len(self._roster.replicas) / 2))
+        left = self._roster.ready - (replica.state == states.READY)
+        if left < floor and not force:
+            raise Refused(f"{left} READY replicas would remain, the quorum is {floor}; force to do it anyway")
+        self.check_rate(then, force=force)
+
+    def check_rate(self, then: Then, *, force: bool = False) -> None:
+        limit, now = self._spec.stragglers.max_acts_per_10min, self._clock()
+        while self._evictions and now - self._evictions[0] > _RATE_WINDOW_S:
+            self._evictions.popleft()
+        if then == "evict" and len(self._evictions) >= limit and not force:
+            raise Refused(
+                f"{len(self._evictions)} evictions in the last ten minutes, the limit is {limit}; force to do it anyway"
+            )
+
+    def _readmit(self, command: Command) -> str:
+        replica = self._replica(command)
+        if replica.state in (states.DRAINING, states.DRAINED):
+            self._drains.cancel(replica.slot)
+            self._roster.move(replica, states.READY, command.reason or "readmitted", _who(command))
+            self._note(command, replica.slot)
+            return f"{replica.slot}: READY again"
+        if replica.state in (states.LOST, states.EVICTED, states.REJECTED):
+            self._run.start_slot(replica)
+            self._note(command, replica.slot)
+            return f"{replica.slot}: its worker starts a new incarnation"
+        raise Refused(f"{replica.slot} is {replica.state}: there is nothing to readmit")
+
+    def _waive(self, command: Command) -> str:
+        replica = self._replica(command)
+        if replica.state == states.READY:
+            raise Refused(f"{replica.slot} is READY: only a missing slot can be waived")
+        replica.waived = True
+        self._roster.version += 1
+        self._note(command, replica.slot)
+        return f"{replica.slot}: waived, the barrier no longer waits for it"
+
+    # --- control -----------------------------------------------------------------------------------------
+
+    def _take_control(self, command: Command) -> str:
+        before = self.controller
+        self._lease = (command.operator, self._clock() + _LEASE_S)
+        self._journal.note("act.take_control", who=_who(command), before=before, after=command.operator, why=command.reason)
+        return f"control is yours{f', taken from {before}' if before and before != command.operator else ''}"
+
+    def _release_control(self, command: Command) -> str:
+        self._lease = ("", 0.0)
+        self._journal.note("act.release_control", who=_who(command))
+        return "control released"
+
+
+_DONE: dict[Then, str] = {
+    "stay": "out of service until readmitted",
+    "recycle": "restarted in place",
+    "evict": "evicted; its replacement joins after warm-up",
+}
+
+
+def _who(command: Command) -> str:
+    return command.operator if command.operator == "policy" else f"operator:{command.operator}"
+
+
+def number(args: dict[str, Any], name: str) -> float:
+    value = args.get(name)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise Refused(f"{name} {value!r} is not a number")
+    return float(value)

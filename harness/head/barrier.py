@@ -1,0 +1,72 @@
+"""The registration barrier: a set, never a count. It names who is missing and why.
+
+A count cannot tell a duplicate from a replica, nor say which node to look at. The set of expected slots minus
+explicit waivers must be READY; after the deadline a quorum (`min_ready`, `max_missing_nodes`) may do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from harness.head.roster import Roster
+from harness.spec import BarrierSpec, node_name
+from harness.wire import states
+
+
+@dataclass(frozen=True, slots=True)
+class BarrierView:
+    open: bool
+    gave_up: str  # not empty: it can no longer open
+    missing: list[str]
+    phase: str  # REGISTERING or WARMING
+    ready: int
+    note: str = ""
+
+
+def look(roster: Roster, barrier: BarrierSpec, *, waited_s: float, why_no_node: Callable[[int], str]) -> BarrierView:
+    missing: list[str] = []
+    missing_nodes: set[int] = set()
+    unregistered = 0
+    ready = 0
+    for replica in roster.replicas:
+        if replica.state == states.READY:
+            ready += 1
+            continue
+        if replica.waived:
+            continue
+        unregistered += replica.state in (states.NEW, states.LOST, states.REJECTED)
+        missing.append(f"{replica.slot}: {_why(replica.state, replica.reason, replica.note, why_no_node(replica.node))}")
+        missing_nodes.add(replica.node)
+    phase = states.REGISTERING if unregistered else states.WARMING
+    if not missing and ready:
+        return BarrierView(True, "", missing, phase, ready)
+    if waited_s < barrier.deadline_s:
+        return BarrierView(False, "", missing, phase, ready)
+    return _after_deadline(barrier, missing, missing_nodes, phase, ready)
+
+
+def _after_deadline(barrier: BarrierSpec, missing: list[str], nodes: set[int], phase: str, ready: int) -> BarrierView:
+    named = ", ".join(node_name(node) for node in sorted(nodes)[:8])
+    if barrier.min_ready is None and barrier.max_missing_nodes is None:
+        why = f"{len(missing)} replicas are missing after {barrier.deadline_s:g} s ({named}); waive them or set a quorum"
+        return BarrierView(False, why, missing, phase, ready)
+    if ready < (barrier.min_ready or 1):
+        why = (
+            f"{ready} replicas are READY after {barrier.deadline_s:g} s, the quorum is {barrier.min_ready or 1} ({named} missing)"
+        )
+        return BarrierView(False, why, missing, phase, ready)
+    if barrier.max_missing_nodes is not None and len(nodes) > barrier.max_missing_nodes:
+        why = f"{len(nodes)} nodes are incomplete after {barrier.deadline_s:g} s, {barrier.max_missing_nodes} may be: {named}"
+        return BarrierView(False, why, missing, phase, ready)
+    return BarrierView(True, "", missing, phase, ready, f"quorum: {ready} READY without {len(missing)} of {named}")
+
+
+def _why(state: str, reason: str, note: str, node: str) -> str:
+    if state == states.NEW:
+        return node or "no REGISTER"
+    if state == states.REGISTERED:
+        return "registered, no beat yet"
+    if state == states.WARMING:
+        return f"warming: {note}" if note else "warming"
+    return f"{state.lower()}: {reason}" if reason else state.lower()

@@ -1,0 +1,132 @@
+"""Numbers of the running attempt, from the driver's batches: SLA windows, rates, backlog, issue lag, 1 Hz series."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from harness.metrics.rates import RateWindow
+from harness.metrics.sla import SlaWatch
+from harness.spec import RunSpec
+from harness.wire.attempt import SAMPLE_DTYPE, Batch
+from harness.wire.control import FleetSeries
+
+Rows = np.ndarray[Any, np.dtype[np.void]]
+_RATE_WINDOW_S = 10.0
+_SERIES_LENGTH = 1800
+
+
+class Live:
+    def __init__(self, spec: RunSpec, n_slots: int) -> None:
+        self._window_s = spec.metrics.window_s
+        self.ttft = SlaWatch(spec.limits.ttft_p99_ms, n_slots, self._window_s)
+        self.tpot = SlaWatch(spec.limits.tpot_p99_ms, n_slots, self._window_s)
+        self.series = FleetSeries()
+        self.outstanding: npt.NDArray[np.int32] = np.zeros(n_slots, np.int32)
+        self.oldest_ms: npt.NDArray[np.int32] = np.zeros(n_slots, np.int32)
+        self._n_slots = n_slots
+        self.begin(0.0)
+
+    def begin(self, target_qps: float) -> None:
+        """A new attempt: forget the last one's numbers (the series goes on)."""
+        self.ttft.reset()
+        self.tpot.reset()
+        self.batch: Batch | None = None
+        self.target_qps = target_qps
+        self.tokens = 0
+        self._offered = RateWindow(_RATE_WINDOW_S)
+        self._scheduled = RateWindow(_RATE_WINDOW_S)
+        self._completed = RateWindow(_RATE_WINDOW_S)
+        self._tokens = RateWindow(_RATE_WINDOW_S)
+        self._backlog = RateWindow(self._window_s)
+        self._lags: deque[npt.NDArray[np.int64]] = deque(maxlen=int(_RATE_WINDOW_S * 10))
+        self.outstanding.fill(0)
+        self.oldest_ms.fill(0)
+
+    def take(self, batch: Batch, now_s: float) -> Rows:
+        """Returns the batch's sample rows."""
+        self.batch = batch
+        self.target_qps = batch.target_qps or self.target_qps
+        rows: Rows = np.frombuffer(batch.rows, SAMPLE_DTYPE)
+        self.outstanding = np.frombuffer(batch.outstanding, "<i4")
+        self.oldest_ms = np.frombuffer(batch.oldest_ms, "<i4")
+        if len(rows):
+            slots = rows["slot"]
+            first, done, tokens = rows["first_ns"], rows["done_ns"], rows["n_tokens"]
+            with np.errstate(divide="ignore", invalid="ignore"):
+                ttft = np.where(first >= 0, (first - rows["scheduled_ns"]) / 1e6, np.nan)
+                tpot = np.where((first >= 0) & (tokens > 1), (done - first) / 1e6 / np.maximum(tokens - 1, 1), np.nan)
+            self.ttft.add(slots, ttft, now_s)
+            self.tpot.add(slots, tpot, now_s)
+            self.tokens += int(tokens.sum())
+            self._lags.append(rows["issued_ns"] - rows["scheduled_ns"])
+        elapsed_s = batch.now_ns / 1e9
+        if elapsed_s >= 0:
+            self._offered.add(elapsed_s, batch.issued)
+            self._scheduled.add(elapsed_s, batch.scheduled)
+            self._completed.add(elapsed_s, batch.completed)
+            self._tokens.add(elapsed_s, self.tokens)
+            self._backlog.add(elapsed_s, batch.held)
+        return rows
+
+    @property
+    def elapsed_s(self) -> float:
+        return max(0.0, self.batch.now_ns / 1e9) if self.batch else 0.0
+
+    @property
+    def offered_qps(self) -> float:
+        return _number(self._offered.rate())
+
+    @property
+    def scheduled_qps(self) -> float:
+        return _number(self._scheduled.rate())
+
+    @property
+    def completed_qps(self) -> float:
+        return _number(self._completed.rate())
+
+    @property
+    def tokens_per_s(self) -> float:
+        return _number(self._tokens.rate())
+
+    @property
+    def backlog_slope(self) -> float:
+        return _number(self._backlog.slope())
+
+    def lag_ms(self) -> tuple[float, float]:
+        """p50 and p99 of issue lag over the last seconds."""
+        if not self._lags:
+            return 0.0, 0.0
+        p50, p99 = np.percentile(np.concatenate(self._lags), (50, 99))
+        return float(p50) / 1e6, float(p99) / 1e6
+
+    def tick_series(self, unix: float, ready: int) -> None:
+        """Once a second."""
+        batch, series = self.batch, self.series
+        ttft, tpot = self.ttft.windows.window(), self.tpot.windows.window()
+        reading: dict[str, float] = {
+            "unix": unix,
+            "target_qps": self.target_qps if batch else 0.0,
+            "offered_qps": self.offered_qps,
+            "completed_qps": self.completed_qps,
+            "in_flight": batch.in_flight if batch else 0,
+            "backlog": batch.held if batch else 0,
+            "tokens_per_s": self.tokens_per_s,
+            "ttft_p50_ms": ttft.p50,
+            "ttft_p99_ms": ttft.p99,
+            "tpot_p50_ms": tpot.p50,
+            "tpot_p99_ms": tpot.p99,
+            "ready": ready,
+        }
+        for name, value in reading.items():
+            column: list[float] = getattr(series, name)
+            column.append(value)
+            if len(column) > _SERIES_LENGTH:
+                del column[0]
+
+
+def _number(value: float) -> float:
+    return value if value == value else 0.0

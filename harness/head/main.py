@@ -1,0 +1,82 @@
+"""The head process: `python -m harness.head RUN_FOLDER` (what `paceline head` runs).
+
+Holds the folder's lock for as long as it lives, makes the run's keys the first time, continues the run if a previous
+head left it unfinished, and turns SIGTERM and SIGINT into an orderly stop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import gc
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from harness.head.runbook import RunBook, RunOver
+from harness.head.supervisor import Supervisor
+from harness.records.errors import RecordError
+from harness.records.layout import RunFolder
+from harness.spec import RunSpec
+from harness.wire.keys import KeyProblem, ServerKeys
+from harness.wire.sockets import TooFewFiles, raise_fd_limit
+from harness.wire.states import DONE
+
+EXIT_OK, EXIT_BAD_INPUT, EXIT_FAILED = 0, 2, 3
+
+
+class FolderTaken(Exception):
+    """Another head holds this run."""
+
+
+@contextlib.contextmanager
+def folder_lock(folder: RunFolder) -> Iterator[None]:
+    handle = os.open(folder.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            owner = os.pread(handle, 64, 0).decode(errors="replace").strip() or "unknown"
+            raise FolderTaken(f"{folder.path} is held by the head with process {owner}") from None
+        os.ftruncate(handle, 0)
+        os.pwrite(handle, f"{os.getpid()}\n".encode(), 0)
+        yield
+    finally:
+        os.close(handle)
+
+
+def run_head(path: Path) -> int:
+    """Blocks until the run has ended. The exit status tells only whether it ended in order."""
+    folder = RunFolder(path.resolve())
+    try:
+        spec = RunSpec.model_validate_json((folder.path / "spec.json").read_bytes())
+        raise_fd_limit(4 * spec.expected_replicas + 256)
+        with folder_lock(folder):
+            keys = _keys(folder)
+            book = RunBook(folder, spec, keys.server.public.decode())
+            gc.freeze()
+            return asyncio.run(_supervise(folder, spec, keys, book))
+    except (OSError, ValueError, KeyProblem, RecordError, RunOver, FolderTaken, TooFewFiles) as error:
+        print(f"paceline head: {error}", file=sys.stderr)
+        return EXIT_BAD_INPUT
+
+
+def _keys(folder: RunFolder) -> ServerKeys:
+    if not (folder.keys / "server.key").exists():
+        ServerKeys.fresh().save(folder.keys)
+    return ServerKeys.load(folder.keys)
+
+
+async def _supervise(folder: RunFolder, spec: RunSpec, keys: ServerKeys, book: RunBook) -> int:
+    supervisor = Supervisor(folder, spec, keys, book)
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        loop.add_signal_handler(number, _stop, supervisor, signal.Signals(number).name)
+    return EXIT_OK if await supervisor.run() == DONE else EXIT_FAILED
+
+
+def _stop(supervisor: Supervisor, signal_name: str) -> None:
+    supervisor.stop("head", f"{signal_name} received", aborted=True)

@@ -1,0 +1,127 @@
+"""What an attempt came to: our own numbers from the record, LoadGen's from its log, and the verdict on both.
+
+Runs in a thread after the attempt has ended: it reads files and must not stop the head's clock.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from typing import Any
+
+from harness.head.attempt import Attempt, Outcome
+from harness.mlperf import detail_log, rules
+from harness.mlperf.settings import settings_diff
+from harness.mlperf.verdict import Ending, VerdictInput, judge
+from harness.records.layout import RunFolder
+from harness.records.reader import Record, Summary, summarise
+from harness.records.runfile import AttemptRecord
+from harness.spec import RunSpec
+
+
+def conclude(attempt: Attempt, outcome: Outcome, folder: RunFolder, counted: dict[str, int], synthetic: bool) -> AttemptRecord:
+    """Fills the attempt's record: totals, rates, percentiles, LoadGen's result, settings, verdict and reasons."""
+    record, spec = attempt.record, attempt.spec
+    summary = summarise(Record(folder), record.number)
+    totals: dict[str, int] = dict(summary.totals)
+    totals.update({name: counted[name] for name in ("issued", "completed", "failed") if name in counted})
+    totals["redispatched"] = max(totals.get("redispatched", 0), counted.get("redispatched", 0))
+    totals["lost"] = max(0, totals["issued"] - totals["completed"] - totals["failed"])
+    totals["stale_replies"] = counted.get("stale", 0)
+    record.totals = totals
+    record.rates = summary.rates
+    record.ttft_ms, record.tpot_ms, record.latency_ms = summary.ttft_ms, summary.tpot_ms, summary.latency_ms
+    found = _loadgen(attempt, record, spec)
+    verdict = judge(_input(attempt, outcome, summary, found, record, synthetic))
+    record.verdict, record.reasons, record.acts = verdict.verdict, [*verdict.reasons], verdict.acts
+    record.notes = verdict.notes
+    record.state = "ENDED"
+    return record
+
+
+def _loadgen(attempt: Attempt, record: AttemptRecord, spec: RunSpec) -> detail_log.DetailLog | None:
+    if spec.load.kind == "explore":
+        return None
+    path = attempt.folder / "mlperf_log_detail.txt"
+    if not path.exists():
+        return None
+    found = detail_log.read(path)
+    asked = _asked(attempt)
+    effective = {key: value for key, value in found.keys.items() if key.startswith(("effective_", "requested_"))}
+    record.settings_asked = asked
+    record.settings_effective = {key: value for key, value in effective.items() if not isinstance(value, list)}
+    if asked and effective:
+        record.settings_diff = settings_diff(asked, found.keys)
+    result = found.result()
+    record.loadgen = {
+        "validity": result.validity,
+        "queries": result.queries,
+        "samples_per_s": result.samples_per_s,
+        "tokens_per_s": result.tokens_per_s,
+        "ttft_ms": result.ttft_ms,
+        "tpot_ms": result.tpot_ms,
+        "early_stopping_met": result.early_stopping_met,
+        "min_duration_met": result.min_duration_met,
+        "min_queries_met": result.min_queries_met,
+        "num_errors": result.num_errors,
+        "errors": found.errors[:20],
+    }
+    return found
+
+
+def _asked(attempt: Attempt) -> dict[str, Any]:
+    try:
+        asked: dict[str, Any] = json.loads((attempt.folder / "asked.json").read_text())
+    except (OSError, ValueError):
+        return {}
+    return asked
+
+
+def _input(
+    attempt: Attempt,
+    outcome: Outcome,
+    summary: Summary,
+    found: detail_log.DetailLog | None,
+    record: AttemptRecord,
+    synthetic: bool,
+) -> VerdictInput:
+    spec, load = attempt.spec, attempt.spec.load
+    result = found.result() if found is not None else None
+    model = spec.model.mlperf_name
+    return VerdictInput(
+        kind=load.kind,
+        scenario=load.scenario,
+        ending=_ending(outcome),
+        ending_reason=outcome.reason,
+        loadgen_validity=result.validity if result else None,
+        loadgen_complete=found.complete if found else False,
+        loadgen_reasons=found.explanations() if found else [],
+        num_errors=result.num_errors if result else 0,
+        ttft_limit_ms=spec.limits.ttft_p99_ms,
+        tpot_limit_ms=spec.limits.tpot_p99_ms,
+        ttft_p99_ms=_or_nan(summary.ttft_ms.get("p99")),
+        tpot_p99_ms=_or_nan(summary.tpot_ms.get("p99")),
+        settings_diff=record.settings_diff,
+        rules_diff=rules.rules_diff(model, load.scenario, load.kind, found.keys) if model and found else [],
+        acts=Counter(name for name, _ in attempt.acts),
+        issued=record.totals["issued"],
+        completed=record.totals["completed"],
+        failed=record.totals["failed"],
+        redispatched=record.totals["redispatched"],
+        mlperf_name=model,
+        min_duration_s=load.duration_s,
+        synthetic=synthetic,
+    )
+
+
+def _ending(outcome: Outcome) -> Ending:
+    if outcome.verdict == "SUPERSEDED":
+        return "superseded"
+    if outcome.verdict == "ABORTED":
+        return "aborted"
+    return "finished" if outcome.ok else "crashed"
+
+
+def _or_nan(value: float | None) -> float:
+    return math.nan if value is None else value

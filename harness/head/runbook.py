@@ -1,0 +1,145 @@
+"""run.json and head.json in the hands of the head: what has been run, where the head listens, who went before.
+
+A head that starts on a folder with a run.json continues that run: next epoch, same endpoints, next attempt number,
+and the attempt that its predecessor left open is CRASHED.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import socket
+import time
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from harness.cluster.procinfo import start_ticks
+from harness.engines import registry
+from harness.records.files import write_atomically
+from harness.records.layout import RunFolder
+from harness.records.runfile import AttemptRecord, HeadEpoch, RunFile, read_run, write_run
+from harness.spec import RunSpec
+from harness.wire.states import PLACING, RUN_ENDED
+
+_LIBRARIES = ("paceline", "mlcommons-loadgen", "pyzmq", "msgspec", "numpy", "polars", "pydantic")
+
+
+class RunOver(Exception):
+    """The run in this folder has ended; it cannot be continued."""
+
+
+class RunBook:
+    def __init__(self, folder: RunFolder, spec: RunSpec, server_public: str) -> None:
+        """Raises RunOver, RecordError."""
+        self._folder = folder
+        self.server_public = server_public
+        self.trouble: str | None = None
+        before: dict[str, Any] = {}
+        if folder.run_json.exists():
+            self.run = read_run(folder.path)
+            if self.run.phase in RUN_ENDED:
+                raise RunOver(f"{folder.name} ended as {self.run.phase} ({self.run.verdict}); start a new run")
+            before = _head_json(folder)
+            self._close_left_open()
+        else:
+            self.run = RunFile(
+                run=folder.name,
+                spec=spec.model_dump(mode="json"),
+                phase=PLACING,
+                synthetic=registry.is_synthetic(spec),
+                host=socket.gethostname(),
+                started_unix=time.time(),
+            )
+        self.run.versions = versions()
+        self.epoch = 1 + max((life.epoch for life in self.run.head_epochs), default=0)
+        self.resumed = self.epoch > 1
+        self.run.head_epochs.append(HeadEpoch(self.epoch, os.getpid(), time.time()))
+        default = f"tcp://{spec.cluster.bind}:0"
+        self.control_address = str(before.get("control", default))
+        self.telemetry_address = str(before.get("telemetry", default))
+        write_run(folder.path, self.run)
+
+    @property
+    def attempts(self) -> list[AttemptRecord]:
+        return self.run.attempts
+
+    @property
+    def last_attempt(self) -> AttemptRecord | None:
+        return self.run.attempts[-1] if self.run.attempts else None
+
+    @property
+    def next_number(self) -> int:
+        return 1 + max((attempt.number for attempt in self.run.attempts), default=0)
+
+    def new_attempt(self, kind: str, scenario: str, qps: float, supersedes: int) -> AttemptRecord:
+        number = self.next_number
+        record = AttemptRecord(
+            number=number,
+            kind=kind,
+            scenario=scenario,
+            target_qps=qps,
+            epoch=number,  # numbers go on over head restarts, so an attempt's number is its epoch on the wire
+            started_unix=time.time(),
+            state="STARTING",
+            supersedes=supersedes,
+        )
+        self.run.attempts.append(record)
+        return record
+
+    def phase(self, phase: str) -> None:
+        self.run.phase = phase
+        self.save()
+
+    def end(self, verdict: str, reasons: list[str]) -> None:
+        self.run.verdict, self.run.reasons = verdict, reasons
+        self.run.acts = sum(attempt.acts for attempt in self.run.attempts)
+        self.run.ended_unix = time.time()
+
+    def save(self) -> None:
+        """A disk that refuses is reported by the head, not raised here: the run goes on to its end."""
+        try:
+            write_run(self._folder.path, self.run)
+        except Exception as error:
+            self.trouble = str(error)
+
+    def listen(self, control: str, telemetry: str) -> None:
+        about = {
+            "pid": os.getpid(),
+            "ticks": start_ticks(os.getpid()),
+            "epoch": self.epoch,
+            "control": control,
+            "telemetry": telemetry,
+            "host": socket.gethostname(),
+            "started_unix": time.time(),
+        }
+        write_atomically(self._folder.head_json, json.dumps(about, indent=1).encode())
+
+    def gone(self) -> None:
+        """The head ends on purpose: nobody should look for it."""
+        self._folder.head_json.unlink(missing_ok=True)
+
+    def _close_left_open(self) -> None:
+        for attempt in self.run.attempts:
+            if attempt.state != "ENDED":
+                attempt.state, attempt.verdict = "ENDED", "CRASHED"
+                attempt.reasons = ["the head ended during this attempt"]
+                attempt.ended_unix = time.time()
+
+
+def _head_json(folder: RunFolder) -> dict[str, Any]:
+    try:
+        found: dict[str, Any] = json.loads(folder.head_json.read_text())
+    except (OSError, ValueError):
+        return {}
+    return found
+
+
+def versions() -> dict[str, str]:
+    found = {"python": platform.python_version(), "system": f"{platform.system()} {platform.release()}"}
+    for library in _LIBRARIES:
+        try:
+            found[library] = version(library)
+        except PackageNotFoundError:
+            continue
+    return found

@@ -1,0 +1,128 @@
+"""Straggler duty: feed the statistic from heartbeats, report what it finds, and act where the policy says so.
+
+Policy `flag` (default) only reports. `drain` and `recycle` act like an operator would, under the same guards: quorum,
+and a limit of acts in ten minutes. A slow node is reported as a node; the policy leaves it to a person.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Protocol
+
+import numpy as np
+
+from harness.head.acts import Acts
+from harness.head.journal import Journal
+from harness.head.roster import Replica, Roster
+from harness.metrics.stragglers import Judgement, SlowReplica, StragglerWatch
+from harness.spec import StragglersSpec
+from harness.wire import states
+from harness.wire.control import Command, CommandReply, ReplicaBeat
+
+
+class Head(Protocol):
+    roster: Roster
+    journal: Journal
+    acts: Acts
+
+    @property
+    def attempt_running(self) -> bool: ...
+
+
+class StragglerDuty:
+    def __init__(self, head: Head, spec: StragglersSpec, slots: list[str]) -> None:
+        self._head = head
+        self._spec = spec
+        self._watch = StragglerWatch(spec, slots)
+        self.policy: str = spec.policy
+        self.judgement: Judgement | None = None
+        self._flagged: set[int] = set()
+        self._nodes: set[str] = set()
+        self._fleet_slow = False
+        self._load_began_s: float | None = None
+        self._load_ends_s: float | None = None
+        self._duration_s = 0.0
+        self._acted: list[float] = []
+        self._asked = 0
+
+    def begin(self, duration_s: float) -> None:
+        """A new attempt."""
+        self._watch.reset()
+        self._load_began_s = None
+        self._duration_s = duration_s
+        self._flagged.clear()
+        self._nodes.clear()
+        self.judgement = None
+
+    def load_begins(self, now_s: float) -> None:
+        self._load_began_s = now_s
+        self._load_ends_s = now_s + self._duration_s if self._duration_s else None
+
+    def observe(self, replica: Replica, beat: ReplicaBeat) -> None:
+        if replica.state == states.READY and self._load_began_s is not None:
+            self._watch.observe(replica.index, time.monotonic(), beat.steps, beat.step_ms, beat.batch, beat.prefill_tokens)
+
+    def judge(self, now_s: float) -> None:
+        """Once a second. Neither the start of the load nor its tail is judged."""
+        if not self._head.attempt_running or self._load_began_s is None:
+            return
+        if self._load_ends_s is not None and now_s > self._load_ends_s:
+            return
+        in_grace = now_s - self._load_began_s < self._spec.grace_s
+        eligible = np.array([replica.state == states.READY for replica in self._head.roster.replicas])
+        judgement = self.judgement = self._watch.judge(now_s, eligible, in_grace)
+        self._report_fleet(judgement)
+        for slow in judgement.slow:
+            if slow.slot_index not in self._flagged:
+                self._flagged.add(slow.slot_index)
+                self._flag(slow)
+        for index in judgement.recovered:
+            if index in self._flagged:
+                self._flagged.discard(index)
+                self._head.journal.note("straggler.recovered", subject=self._head.roster.replicas[index].slot)
+        self._flagged &= {slow.slot_index for slow in judgement.slow} | self._flagged_but_unjudged(judgement)
+
+    def _flagged_but_unjudged(self, judgement: Judgement) -> set[int]:
+        return {index for index in self._flagged if np.isnan(judgement.ratio[index]) and self._alive(index)}
+
+    def _alive(self, index: int) -> bool:
+        return self._head.roster.replicas[index].state == states.READY
+
+    def _report_fleet(self, judgement: Judgement) -> None:
+        if judgement.fleet_slow and not self._fleet_slow:
+            self._head.journal.note("straggler.fleet", why=judgement.fleet_reason, level="warn")
+        self._fleet_slow = judgement.fleet_slow
+        for node in judgement.slow_nodes:
+            if node not in self._nodes:
+                self._head.journal.note("straggler.node", subject=node, why="all of its replicas are slow", level="warn")
+        self._nodes = set(judgement.slow_nodes)
+
+    def _flag(self, slow: SlowReplica) -> None:
+        replica = self._head.roster.replicas[slow.slot_index]
+        self._head.journal.note(
+            "straggler.slow", subject=replica.slot, why=slow.reason, level="warn", ratio=round(slow.ratio, 3), z=round(slow.z, 1)
+        )
+        if self.policy != "flag" and not slow.node:
+            self._act(replica, slow)
+
+    def _act(self, replica: Replica, slow: SlowReplica) -> None:
+        now = time.monotonic()
+        self._acted = [at for at in self._acted if now - at < 600.0]
+        if len(self._acted) >= self._spec.max_acts_per_10min:
+            why = f"{len(self._acted)} automatic acts in ten minutes, the limit is {self._spec.max_acts_per_10min}"
+            self._head.journal.note("policy.held", subject=replica.slot, why=why, level="warn")
+            return
+        reply = self._run_act(replica, slow)
+        if reply.ok:
+            self._acted.append(now)
+
+    def _run_act(self, replica: Replica, slow: SlowReplica) -> CommandReply:
+        self._asked += 1
+        command = Command(
+            f"policy-{self._asked}",
+            "policy",
+            self.policy,
+            {"slot": replica.slot, "incarnation": replica.incarnation},
+            slow.reason,
+        )
+        return self._head.acts.run_for_policy(command)

@@ -1,0 +1,612 @@
+"""The supervisor: the truth about a run. Wires roster, workers, attempts, acts, record and telemetry together.
+
+One asyncio loop, no locks: what arrives is handled as it arrives, what recurs hangs on one clock (`_tick`, at the
+snapshot rate). The life of a run is the one coroutine `run`: place, wait at the barrier, attempt after attempt, end.
+Everything else only sets what that coroutine looks at (`_wanted`, `_stopping`) or moves a state machine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+import os
+import time
+import traceback
+from dataclasses import dataclass
+
+from harness.cluster.base import Cluster, Place
+from harness.cluster.local import LocalCluster
+from harness.engines import registry
+from harness.head import barrier as barriers
+from harness.head.acts import Acts, Refused
+from harness.head.attempt import Attempt, Outcome
+from harness.head.control_server import ControlServer
+from harness.head.drains import Drains
+from harness.head.journal import Journal
+from harness.head.live import Live
+from harness.head.results import conclude
+from harness.head.roster import Replica, Roster
+from harness.head.runbook import RunBook
+from harness.head.snapshot import SnapshotBuilder, View, timeline_columns
+from harness.head.stragglers import StragglerDuty
+from harness.head.workers import Workers
+from harness.records.errors import RecordError
+from harness.records.journal import JournalWriter
+from harness.records.layout import RunFolder
+from harness.records.writer import RecordWriter
+from harness.spec import RunSpec
+from harness.wire import attempt as up
+from harness.wire import control, sockets, states
+from harness.wire.keys import ServerKeys
+
+_DRAIN_ON_STOP_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """An attempt that somebody asked for."""
+
+    kind: str
+    qps: float
+    supersedes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    who: str
+    why: str
+    aborted: bool
+
+
+class Supervisor:
+    def __init__(self, folder: RunFolder, spec: RunSpec, keys: ServerKeys, book: RunBook) -> None:
+        self.folder, self.spec, self.book = folder, spec, book
+        self.phase = states.PLACING
+        self.phase_since_unix = time.time()
+        self.synthetic = registry.is_synthetic(spec)
+        self._slots = spec.slots()
+        self._loop = asyncio.get_running_loop()
+        self._context = sockets.context()
+        self.server = ControlServer(
+            self._loop, self._context, keys, book.control_address, book.telemetry_address, self._on_message
+        )
+        self.journal = Journal(JournalWriter(folder.journal), self._publish_entry, time.time)
+        self.roster = Roster(spec, registry.args_hash(spec), self._on_move, time.monotonic, time.time)
+        self.live = Live(spec, len(self._slots))
+        self.writer = RecordWriter(folder, spec.record.chunk_s)
+        self.duty = StragglerDuty(self, spec.stragglers, self._slots)
+        self.workers = Workers(
+            self.roster,
+            self.journal,
+            self.server.send,
+            head_epoch=book.epoch,
+            spec_json=spec.model_dump_json().encode(),
+            clock=time.monotonic,
+            on_beat=self.duty.observe,
+        )
+        self.drains = Drains(self.roster, time.monotonic, self._recycle, self._evict, {}, set())
+        self.acts = Acts(self, self.roster, self.drains, self.journal, spec, time.monotonic)
+        self.cluster: Cluster = LocalCluster(folder, spec)
+        self.attempt: Attempt | None = None
+        self._builder = SnapshotBuilder(self.roster, self.live)
+        self._barrier: barriers.BarrierView | None = None
+        self._wanted: Wanted | None = Wanted(spec.load.kind, spec.load.target_qps)
+        self._stopping: Stop | None = None
+        self._changed = asyncio.Event()  # _wanted or _stopping was set
+        self._paused = False
+        self._rate_qps = spec.load.target_qps
+        self._snapshots = 0
+        self._published_version = 0
+        self._second = 0.0
+        self._swept_s = time.monotonic()
+        self._cpu = (time.monotonic(), time.process_time(), 0.0)
+        self._cpu_percent = (0.0, 0.0)
+        self._flushing: asyncio.Task[None] | None = None
+        self._evictions: dict[str, int] = {}
+        self._later: set[asyncio.TimerHandle] = set()
+
+    # --- the life of a run -------------------------------------------------------------------------------
+
+    async def run(self) -> str:
+        """Returns the phase it ended in. Never raises: trouble is a phase with a reason."""
+        ticker = asyncio.create_task(self._tick_for_ever())
+        try:
+            return await self._live()
+        except Exception as error:
+            traceback.print_exc()
+            return self._end(states.FAILED, "CRASHED", [f"the head failed: {type(error).__name__}: {error}"])
+        finally:
+            await self._close(ticker)
+
+    async def _live(self) -> str:
+        self.journal.note("head.start", why=f"epoch {self.book.epoch}, process {os.getpid()}", epoch=self.book.epoch)
+        self.book.listen(self.server.endpoint, self.server.telemetry)
+        self.cluster.start(Place(self.server.endpoint))
+        self._to_phase(states.REGISTERING, "workers placed")
+        refused = await self._wait_at_barrier()
+        if refused is not None:
+            return refused
+        while True:
+            while self._wanted is not None and self._stopping is None:
+                wanted, self._wanted = self._wanted, None
+                await self._one_attempt(wanted)
+            if self._stopping is not None or not await self._keep_warm():
+                return self._end_of_run()
+
+    async def _wait_at_barrier(self) -> str | None:
+        """None when it opened; else the phase the run ended in."""
+        began = time.monotonic()
+        while True:
+            view = barriers.look(
+                self.roster,
+                self.spec.fleet.barrier,
+                waited_s=time.monotonic() - began,
+                why_no_node=self._why_no_node,
+            )
+            self._barrier = view
+            if self._stopping is not None:
+                return self._end(states.ABORTED, "ABORTED", [self._stopping.why or f"stopped by {self._stopping.who}"])
+            if view.gave_up:
+                return self._end(states.FAILED, "CRASHED", [view.gave_up, *view.missing[:10]])
+            if view.open:
+                if view.note:
+                    self.journal.note("barrier.quorum", why=view.note, level="warn")
+                self._barrier = None
+                self._to_phase(states.READY, view.note or f"{view.ready} replicas READY")
+                return None
+            self._to_phase(view.phase, "")
+            await asyncio.sleep(0.05)
+
+    async def _keep_warm(self) -> bool:
+        """True when another attempt is wanted."""
+        if self._wanted is None and self._stopping is None:
+            self._changed.clear()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._changed.wait(), self.spec.fleet.keep_warm_s)
+        return self._wanted is not None and self._stopping is None
+
+    async def _one_attempt(self, wanted: Wanted) -> None:
+        load = self.spec.load.model_copy(update={"kind": wanted.kind, "target_qps": wanted.qps})
+        record = self.book.new_attempt(wanted.kind, load.scenario, wanted.qps, wanted.supersedes)
+        attempt = Attempt(record, self.spec.model_copy(update={"load": load}), self.folder, self._context, self._on_driver)
+        self.live.begin(wanted.qps)
+        self.duty.begin(load.duration_s)
+        self._rate_qps, self._paused = wanted.qps, False
+        self.attempt = attempt
+        self.journal.attempt = record.number
+        self.journal.note("attempt.start", subject=str(record.number), why=f"{load.kind} {load.scenario} at {wanted.qps:g} QPS")
+        ready = [replica for replica in self.roster.replicas if replica.state == states.READY]
+        attempt.start(self._slots, len(ready))
+        for replica in ready:
+            attempt.admit(replica)
+        self._to_phase(states.MEASURING, f"attempt {record.number}")
+        self.book.save()
+        if self._stopping is not None:
+            self._end_attempt_for_stop(self._stopping)
+        await attempt.ended.wait()
+        await self._conclude(attempt)
+
+    async def _conclude(self, attempt: Attempt) -> None:
+        outcome = attempt.outcome or Outcome(False, "the attempt ended without a word")
+        self._to_phase(states.DRAINING, "attempt over: logs and results")
+        self._tell_replicas(control.DataClosed(attempt.record.epoch))
+        self.drains.attempt_over()
+        await self._flush(final=True)
+        batch = self.live.batch
+        counted = (
+            {
+                "issued": batch.issued,
+                "completed": batch.completed,
+                "failed": batch.failed,
+                "redispatched": batch.redispatched,
+                "stale": batch.stale,
+            }
+            if batch is not None
+            else {}
+        )
+        record = attempt.record
+        record.ended_unix = time.time()
+        try:
+            await asyncio.to_thread(conclude, attempt, outcome, self.folder, counted, self.synthetic)
+        except Exception as error:
+            traceback.print_exc()
+            record.verdict, record.state = "CRASHED", "ENDED"
+            record.reasons = [outcome.reason, f"its results cannot be computed: {error}"]
+        level = "info" if record.verdict in ("VALID", "EXPLORATION", "SUPERSEDED") else "error"
+        self.journal.note(
+            "attempt.end",
+            subject=str(record.number),
+            after=record.verdict,
+            why="; ".join(record.reasons) or outcome.reason,
+            level=level,
+        )
+        self.attempt = None
+        self._to_phase(states.READY, f"attempt {record.number} {record.verdict}")
+        self.roster.version += 1
+        self.book.save()
+
+    def _end_of_run(self) -> str:
+        last = self.book.last_attempt
+        if last is None:
+            stop = self._stopping
+            return self._end(states.ABORTED, "ABORTED", [stop.why if stop and stop.why else "stopped before an attempt began"])
+        phase = {"CRASHED": states.FAILED, "ABORTED": states.ABORTED}.get(last.verdict, states.DONE)
+        return self._end(phase, last.verdict, last.reasons)
+
+    def _end(self, phase: str, verdict: str, reasons: list[str]) -> str:
+        self.book.end(verdict, reasons)
+        self._to_phase(phase, "; ".join(reasons) or verdict)
+        return phase
+
+    async def _close(self, ticker: asyncio.Task[None]) -> None:
+        """Fleet first, then the last words: a console sees the end before the sockets close."""
+        self.workers.ending = True
+        self.workers.to_all(control.StopWorker(f"run {self.phase}"))
+        await asyncio.sleep(0.05)
+        await asyncio.to_thread(self.cluster.stop, 8.0)
+        ticker.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await ticker
+        await self._flush(final=True)
+        self.journal.note("head.end", why=f"run {self.phase}")
+        self.book.save()
+        self._publish_snapshot(time.monotonic())
+        self._publish_roster()
+        for handle in self._later:
+            handle.cancel()
+        await asyncio.sleep(0.3)
+        self.server.close()
+        self._context.destroy(linger=500)
+        self.book.gone()
+
+    # --- the clock ---------------------------------------------------------------------------------------
+
+    async def _tick_for_ever(self) -> None:
+        period = 1.0 / self.spec.metrics.snapshot_hz
+        due = time.monotonic()
+        while True:
+            due = max(due + period, time.monotonic())
+            await asyncio.sleep(due - time.monotonic())
+            try:
+                self._tick(time.monotonic())
+            except Exception:
+                traceback.print_exc()  # into head.log: one bad tick must not stop supervision
+
+    def _tick(self, now: float) -> None:
+        self.server.poke()
+        self.drains.tick()
+        if now - self._second >= 1.0:
+            self._second = now
+            self._each_second(now)
+        self._publish_roster()
+        self._publish_snapshot(now)
+        if self.writer.due() and (self._flushing is None or self._flushing.done()):
+            self._flushing = asyncio.create_task(self._flush(final=False))
+        if self.journal.trouble is not None:
+            self._record_trouble(self.journal.trouble)
+
+    def _each_second(self, now: float) -> None:
+        late = now - self._swept_s > max(2.0, self.spec.fleet.lease_s / 2)
+        self._swept_s = now
+        for replica in self.roster.sweep(late):
+            # Its process may hang (a stopped one never ends by itself): have it ended and replaced.
+            self.workers.command(replica, control.RecycleSlot(replica.slot, replica.incarnation, replica.reason))
+        for event in self.cluster.poll(now):
+            level = "info" if event.kind == "started" else "error"
+            retry = f"; starts again in {event.retry_in_s:g} s" if event.retry_in_s is not None else ""
+            why = f"{event.reason}{retry}" if event.reason else f"process {event.pid}"
+            self.journal.note(f"worker.{event.kind}", subject=event.worker, why=why, level=level)
+            if event.kind in ("exited", "gave_up"):
+                self.workers.worker_gone(event.nodes, event.reason)
+        if self.attempt is not None:
+            self.attempt.check()
+        self.duty.judge(now)
+        self.live.tick_series(time.time(), self.roster.ready)
+        self._measure_cpu(now)
+
+    def _measure_cpu(self, now: float) -> None:
+        then, own, driver = self._cpu
+        own_now = time.process_time()
+        driver_now = self.live.batch.cpu_s if self.live.batch is not None else 0.0
+        span = max(1e-3, now - then)
+        self._cpu_percent = (100 * (own_now - own) / span, max(0.0, 100 * (driver_now - driver) / span))
+        self._cpu = (now, own_now, driver_now)
+
+    def _publish_snapshot(self, now: float) -> None:
+        self._snapshots += 1
+        head_cpu, driver_cpu = self._cpu_percent
+        view = View(
+            seq=self._snapshots,
+            head_epoch=self.book.epoch,
+            phase=self.phase,
+            phase_since_unix=self.phase_since_unix,
+            attempt=self.attempt,
+            barrier=self._barrier,
+            judgement=self.duty.judgement,
+            mechanism=self.mechanism,
+            paused=self._paused,
+            policy=self.duty.policy,
+            controller=self.acts.controller,
+            synthetic=self.synthetic,
+            head_cpu_percent=head_cpu,
+            driver_cpu_percent=driver_cpu,
+            target_qps=self._rate_qps,
+        )
+        snapshot = self._builder.build(view, now)
+        self.server.publish(snapshot)
+        if self._second == now:  # one timeline row a second, from the snapshot that screens got
+            self.writer.timeline(snapshot.attempt, snapshot.unix, timeline_columns(snapshot), self._slots)
+
+    def _publish_entry(self, entry: control.JournalEntry) -> None:
+        self.server.publish(control.JournalNews([entry]))
+
+    def _publish_roster(self) -> None:
+        if self.roster.version == self._published_version:
+            return
+        self._published_version = self.roster.version
+        self.server.publish(control.RosterNews(self.roster.version, self._slot_infos(), list(self.book.attempts)))
+
+    def _slot_infos(self) -> list[control.SlotInfo]:
+        return [replica.info(str(self.folder.log(replica.slot))) for replica in self.roster.replicas]
+
+    # --- the record --------------------------------------------------------------------------------------
+
+    async def _flush(self, *, final: bool) -> None:
+        try:
+            await asyncio.to_thread(self.writer.flush)
+        except RecordError as error:
+            self._record_trouble(str(error))
+        except Exception as error:
+            traceback.print_exc()
+            self._record_trouble(f"{type(error).__name__}: {error}")
+        if final and self.writer.dropped_rows:
+            self.journal.note("record.dropped", why=f"{self.writer.dropped_rows} rows never reached the disk", level="error")
+
+    def _record_trouble(self, reason: str) -> None:
+        """A run whose record has holes is not worth finishing: end the attempt, keep what is there."""
+        if self.attempt is not None:
+            self.attempt.end(Outcome(False, f"the record cannot be written: {reason}"))
+        if self._stopping is None:
+            self._stopping = Stop("head", f"the record cannot be written: {reason}", aborted=False)
+            self._changed.set()
+
+    # --- messages ----------------------------------------------------------------------------------------
+
+    def _on_message(self, peer: bytes, role: str, message: control.ToHead) -> None:
+        if isinstance(message, control.Command):
+            self.server.send(peer, self.acts.run(message, role))
+        elif isinstance(message, control.GetState):
+            self.acts.seen(message.operator)
+            self.server.send(peer, self._state(message, role))
+        else:
+            self.workers.handle(peer, message)
+
+    def _state(self, request: control.GetState, role: str) -> control.RunState:
+        tail = list(self.journal.tail)[-request.journal_tail :] if request.journal_tail > 0 else []
+        return control.RunState(
+            request_id=request.request_id,
+            run=self.folder.name,
+            spec=self.spec.model_dump_json().encode(),
+            head_epoch=self.book.epoch,
+            phase=self.phase,
+            roster_version=self.roster.version,
+            slots=self._slot_infos(),
+            attempts=list(self.book.attempts),
+            journal=tail,
+            series=self.live.series,
+            role=role,
+            controller=self.acts.controller,
+            record=str(self.folder.path),
+            started_unix=self.book.run.started_unix,
+            telemetry=self.server.telemetry,
+            synthetic=self.synthetic,
+            head_versions=self.book.run.versions,
+        )
+
+    def _on_driver(self, message: up.ToSupervisor) -> None:
+        attempt = self.attempt
+        if attempt is None:
+            return
+        if isinstance(message, up.Batch):
+            rows = self.live.take(message, time.monotonic())
+            if message.started_unix:
+                attempt.record.started_unix = message.started_unix
+            self.writer.samples(attempt.number, attempt.record.epoch, rows, self._slots)
+        elif isinstance(message, up.DriverUp):
+            self._tell_replicas(self._data_endpoint(attempt))
+        elif isinstance(message, up.DriverPhase):
+            attempt.record.state = message.phase
+            self.book.save()
+            self.journal.note("attempt.phase", subject=str(attempt.number), after=message.phase)
+            if message.phase == "issuing":
+                self.duty.load_begins(time.monotonic())
+        elif isinstance(message, up.Drained):
+            self.drains.note_drained(message.slot, message.incarnation)
+        elif isinstance(message, up.Redispatched):
+            if message.samples:
+                why = f"{message.samples} samples in flight: {message.reason}"
+                self.journal.note("samples.redispatched", subject=message.slot, why=why, level="warn", samples=message.samples)
+        elif isinstance(message, up.Silent):
+            replica = self.roster.current(message.slot, message.incarnation)
+            if replica is not None:
+                why = f"answered nothing for {message.waited_s:.0f} s (sample deadline)"
+                self.roster.move(replica, states.LOST, why)
+                self.workers.command(replica, control.RecycleSlot(replica.slot, replica.incarnation, why))
+
+    def _data_endpoint(self, attempt: Attempt) -> control.DataEndpoint:
+        return control.DataEndpoint(attempt.record.epoch, attempt.endpoint, self.book.server_public)
+
+    def _tell_replicas(self, message: control.DataEndpoint | control.DataClosed) -> None:
+        for peer in self.workers.replica_peers():
+            self.server.send(peer, message)
+
+    # --- state machines ----------------------------------------------------------------------------------
+
+    def _to_phase(self, phase: str, why: str) -> None:
+        if phase == self.phase or phase not in states.RUN_MOVES[self.phase]:
+            return
+        before, self.phase = self.phase, phase
+        self.phase_since_unix = time.time()
+        level = "error" if phase == states.FAILED else "info"
+        self.journal.note("run.phase", before=before, after=phase, why=why, level=level)
+        self.book.phase(phase)
+
+    def _on_move(self, replica: Replica, before: str, why: str, who: str) -> None:
+        gone = replica.state in (states.LOST, states.REJECTED)
+        self.journal.note(
+            "replica.state",
+            who=who,
+            subject=replica.slot,
+            before=before,
+            after=replica.state,
+            why=why,
+            level="warn" if gone or replica.state in (states.SUSPECT, states.EVICTED) else "info",
+            incarnation=replica.incarnation,
+            nth=replica.nth,
+        )
+        attempt = self.attempt
+        if attempt is None or not attempt.running:
+            return
+        if replica.state == states.READY:
+            if before in states.HOLDS_SAMPLES or before == states.DRAINED:
+                attempt.tell(up.Release(replica.slot, replica.incarnation))
+            else:
+                attempt.admit(replica)
+            if attempt.endpoint and replica.peer:
+                self.server.send(replica.peer, self._data_endpoint(attempt))
+        elif replica.state in (states.SUSPECT, states.DRAINING):
+            attempt.tell(up.Hold(replica.slot, replica.incarnation))
+        elif replica.state not in states.ALIVE:
+            attempt.tell(up.Drop(replica.slot, replica.incarnation, why))
+
+    def _recycle(self, replica: Replica, why: str) -> None:
+        self.roster.move(replica, states.LOST, f"recycled: {why}")
+        self.workers.command(replica, control.RecycleSlot(replica.slot, replica.incarnation, why))
+
+    def _evict(self, replica: Replica, who: str, why: str) -> None:
+        """Its samples go back at once; its replacement starts after a delay that doubles each time, as on a cluster."""
+        self.roster.move(replica, states.EVICTED, why, who)
+        self.workers.command(replica, control.StopSlot(replica.slot, replica.incarnation, f"evicted: {why}"))
+        times = self._evictions[replica.slot] = self._evictions.get(replica.slot, 0) + 1
+        fleet = self.spec.fleet
+        delay = min(fleet.restart_backoff_s * 2 ** (times - 1), fleet.restart_backoff_max_s)
+        self._later.add(self._loop.call_later(delay, self.start_slot, replica))
+
+    def start_slot(self, replica: Replica) -> None:
+        self.workers.command(replica, control.StartSlot(replica.slot))
+
+    def _why_no_node(self, node: int) -> str:
+        for worker in self.workers.workers.values():
+            if node in worker.nodes:
+                return f"worker {worker.name} is registered, no REGISTER from this replica yet"
+        return self.cluster.why_missing(node)
+
+    # --- what acts ask for (harness.head.acts.Run) -------------------------------------------------------
+
+    @property
+    def attempt_running(self) -> bool:
+        return self.attempt is not None and self.attempt.running
+
+    @property
+    def mechanism(self) -> str:
+        attempt = self.attempt
+        if self.phase in states.RUN_ENDED or self._stopping is not None:
+            return ""
+        if attempt is None:
+            return "next attempt"
+        return "at once" if attempt.spec.load.kind == "explore" else "new attempt"
+
+    def outstanding(self, replica: Replica) -> int:
+        return int(self.live.outstanding[replica.index]) if self.attempt_running else 0
+
+    def count_act(self, name: str, subject: str) -> None:
+        if self.attempt is not None:
+            self.attempt.acts.append((name, subject))
+            self.attempt.record.acts = len(self.attempt.acts)
+
+    def set_rate(self, qps: float, who: str, why: str) -> str:
+        attempt, before = self.attempt, self._rate_qps
+        if self._stopping is not None or self.phase in states.RUN_ENDED:
+            raise Refused("the run is ending")
+        if attempt is None or not attempt.running:
+            if self._wanted is None:
+                raise Refused("no attempt is running; start one (start_attempt)")
+            self._wanted = Wanted(self._wanted.kind, qps, self._wanted.supersedes)
+            self._rate_qps = qps
+            return f"the next attempt runs at {qps:g} QPS (was {before:g})"
+        if attempt.spec.load.kind == "explore":
+            self._rate_qps, self._paused = qps, False
+            attempt.tell(up.SetRate(qps))
+            return f"{before:g} → {qps:g} QPS, at once (exploration)"
+        self._rate_qps = qps
+        self._wanted = Wanted(attempt.spec.load.kind, qps, attempt.number)
+        attempt.end(Outcome(False, f"superseded by an attempt at {qps:g} QPS, asked for by {who}", "SUPERSEDED"))
+        return (
+            f"LoadGen fixes its schedule at the start: attempt {attempt.number} ends as SUPERSEDED, "
+            f"the next one runs at {qps:g} QPS on the same warm replicas"
+        )
+
+    def pause(self, paused: bool) -> str:
+        attempt = self.attempt
+        if attempt is None or attempt.spec.load.kind != "explore":
+            raise Refused("only an explore attempt can pause: LoadGen's schedule is fixed")
+        self._paused = paused
+        attempt.tell(up.SetRate(0.0 if paused else self._rate_qps))
+        return "issuing is paused" if paused else f"issuing at {self._rate_qps:g} QPS again"
+
+    def start_attempt(self, kind: str | None, qps: float | None, who: str, why: str) -> str:
+        if self._stopping is not None or self.phase in states.RUN_ENDED:
+            raise Refused("the run is ending")
+        kinds = ("performance", "accuracy", "explore")
+        if kind is not None and kind not in kinds:
+            raise Refused(f"kind {kind!r} is none of {', '.join(kinds)}")
+        if kind == "explore" and self.spec.load.scenario == "Offline":
+            raise Refused("explore paces a rate: it needs a run with load.scenario = Server")
+        if qps is not None and not (math.isfinite(qps) and 0 < qps <= 1_000_000):
+            raise Refused(f"qps {qps:g} is not a rate: more than 0, at most 1,000,000")
+        if self.attempt_running:
+            raise Refused(f"attempt {self.book.next_number - 1} is running; end it first (abort), or change its rate (set_rate)")
+        self._wanted = Wanted(kind or self.spec.load.kind, qps or self._rate_qps)
+        self._changed.set()
+        return f"attempt {self.book.next_number}: {self._wanted.kind} at {self._wanted.qps:g} QPS"
+
+    def abort(self, who: str, why: str) -> str:
+        attempt = self.attempt
+        if attempt is None or not attempt.running:
+            raise Refused("no attempt is running")
+        self._wanted = None
+        self._end_attempt_for_stop(Stop(who, why, aborted=True))
+        self.journal.note("act.abort", who=who, why=why, level="warn")
+        return f"attempt {attempt.number} ends as ABORTED"
+
+    def stop(self, who: str, why: str, *, aborted: bool) -> str:
+        if self._stopping is not None:
+            return "the run is ending already"
+        self._stopping = Stop(who, why, aborted)
+        self._changed.set()
+        self._wanted = None
+        if self.attempt is not None:
+            self._end_attempt_for_stop(self._stopping)
+            return f"attempt {self.attempt.number} ends, then the fleet stops"
+        return "the fleet stops"
+
+    def _end_attempt_for_stop(self, stop: Stop) -> None:
+        attempt = self.attempt
+        if attempt is None:
+            return
+        reason = f"stopped by {stop.who}" + (f": {stop.why}" if stop.why else "")
+        load = attempt.spec.load
+        if load.kind != "explore":
+            attempt.end(Outcome(False, reason, "ABORTED"))
+        elif load.duration_s == 0 and not stop.aborted:
+            attempt.finish(Outcome(True, reason), _DRAIN_ON_STOP_S)  # an exploration without end ends like this
+        else:
+            attempt.finish(Outcome(False, reason, "ABORTED"), _DRAIN_ON_STOP_S)
+
+    def set_policy(self, policy: str) -> str:
+        if policy not in ("flag", "drain", "recycle"):
+            raise Refused(f"policy {policy!r} is none of flag, drain, recycle")
+        before, self.duty.policy = self.duty.policy, policy
+        self.journal.note("act.set_policy", before=before, after=policy)
+        return f"straggler policy {before} → {policy}"

@@ -1,0 +1,140 @@
+"""Reading a record: the same for a run that ended, one that goes on, and one that was killed.
+
+Everything is read from the run's folder; nothing asks a head. What cannot be read is named in `problems` and left
+out, the rest still counts. Chunks never change once they are visible, so each is checked once a Record (its footer
+and columns, 0.35 ms); a damaged page shows only when it is decoded, and `collect` then finds and leaves out its chunk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import polars as pl
+
+from harness.records.columns import SAMPLE_SCHEMA, TIMELINE_SCHEMA, TIMES, with_times
+from harness.records.errors import RecordError
+from harness.records.journal import Journal, read_journal
+from harness.records.layout import RunFolder
+from harness.records.runfile import AttemptRecord, RunFile, read_run
+from harness.records.summary import ReplicaSummary, Summary, summarise_samples
+from harness.records.writer import chunk_number
+
+__all__ = ["Record", "ReplicaSummary", "Summary", "slowest", "summarise"]
+
+Query = Callable[[pl.LazyFrame], pl.LazyFrame]
+
+
+class Record:
+    """One run's folder. Frames are made from what is there at the time of the call."""
+
+    def __init__(self, path: Path | str | RunFolder) -> None:
+        self.folder = path if isinstance(path, RunFolder) else RunFolder(Path(path))
+        self.problems: list[str] = []
+        self._checked: dict[Path, bool] = {}
+
+    @property
+    def run(self) -> RunFile:
+        """run.json as it is now. Raises RecordError."""
+        return read_run(self.folder.path)
+
+    def attempts(self) -> list[AttemptRecord]:
+        """As run.json lists them; without a readable run.json none (and a problem)."""
+        try:
+            return self.run.attempts
+        except RecordError as error:
+            self._problem(str(error))
+            return []
+
+    def attempt(self, number: int) -> AttemptRecord | None:
+        return next((attempt for attempt in self.attempts() if attempt.number == number), None)
+
+    def journal(self) -> Journal:
+        try:
+            journal = read_journal(self.folder.journal)
+        except RecordError as error:
+            self._problem(str(error))
+            return Journal()
+        if journal.damaged:
+            self._problem(f"{self.folder.journal}: {journal.damaged} damaged lines left out")
+        return journal
+
+    def samples(self, attempt: int | None = None) -> pl.LazyFrame:
+        """One row a sample that completed or failed, in no order: SAMPLE_SCHEMA and the times of `with_times`."""
+        return with_times(self._scan(self.folder.samples, SAMPLE_SCHEMA, attempt))
+
+    def timeline(self, attempt: int | None = None) -> pl.LazyFrame:
+        """One row a slot a second: TIMELINE_SCHEMA."""
+        return self._scan(self.folder.timeline, TIMELINE_SCHEMA, attempt)
+
+    def collect(self, query: Query, attempt: int | None = None) -> pl.DataFrame:
+        """The query's result over the samples, without the chunks whose pages turn out to be damaged."""
+        try:
+            return query(self.samples(attempt)).collect()
+        except pl.exceptions.PolarsError:
+            for path in _chunks(self.folder.samples):
+                if self._checked.get(path):
+                    self._decode(path)
+            return query(self.samples(attempt)).collect()
+
+    def _scan(self, folder: Path, schema: pl.Schema, attempt: int | None) -> pl.LazyFrame:
+        try:
+            whole = [path for path in _chunks(folder) if self._usable(path, schema)]
+        except OSError as error:
+            self._problem(str(RecordError.from_os(folder, "read", error)))
+            whole = []
+        frame = pl.scan_parquet(whole) if whole else pl.LazyFrame(schema=schema)
+        return frame if attempt is None else frame.filter(pl.col("attempt") == attempt)
+
+    def _usable(self, path: Path, schema: pl.Schema) -> bool:
+        known = self._checked.get(path)
+        if known is not None:
+            return known
+        try:
+            found = pl.read_parquet_schema(path)
+        except (pl.exceptions.PolarsError, OSError) as error:
+            self._problem(f"{path}: damaged, left out ({_first_line(error)})")
+            found = None
+        usable = found is not None and dict(found) == dict(schema)
+        if found is not None and not usable:
+            self._problem(f"{path}: has other columns than this version reads, left out")
+        self._checked[path] = usable
+        return usable
+
+    def _decode(self, path: Path) -> None:
+        try:
+            pl.read_parquet(path)
+        except (pl.exceptions.PolarsError, OSError) as error:
+            self._problem(f"{path}: damaged, left out ({_first_line(error)})")
+            self._checked[path] = False
+
+    def _problem(self, text: str) -> None:
+        if text not in self.problems:
+            self.problems.append(text)
+
+
+def summarise(record: Record, attempt: int) -> Summary:
+    """Totals, rates, percentiles and the table of replicas of one attempt, from its samples alone; `issued` also
+    counts those that the head knew of and that left no row."""
+    known = record.attempt(attempt)
+    issued = known.totals.get("issued", 0) if known else 0
+    return summarise_samples(lambda query: record.collect(query, attempt), attempt, issued)
+
+
+def slowest(record: Record, n: int, attempt: int | None = None, by: str = "latency_ms") -> pl.DataFrame:
+    """The n samples with the largest `by` (one of TIMES), largest first."""
+    if by not in TIMES:
+        raise ValueError(f"{by!r} is not a time of a sample; choose one of {', '.join(TIMES)}")
+    return record.collect(lambda samples: samples.filter(pl.col(by).is_not_null()).top_k(n, by=by), attempt).sort(
+        by, descending=True
+    )
+
+
+def _chunks(folder: Path) -> list[Path]:
+    if not folder.is_dir():
+        return []
+    return sorted(path for path in folder.iterdir() if chunk_number(path) is not None)
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]

@@ -1,0 +1,259 @@
+"""From a profile or a TOML file, and `-s key=value` overrides, to a RunSpec, or to sentences a person can act on.
+
+Nothing starts before this has passed. Every complaint names the field as it is written (`fleet.nodes`), the value
+found there, what is wrong with it, the nearest valid name, and the line when it came from a file; all complaints are
+collected, not only the first. Relative paths in a file mean "beside that file", in an override "beside where I am":
+the head runs elsewhere, so they are made absolute here.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from harness.spec import RunSpec
+from harness.specerrors import Problem, SpecError, all_fields, nearest, sentences, with_lines
+
+__all__ = ["PROFILES", "Problem", "SpecError", "load_spec", "parse_value", "profiles", "spec_from_json", "to_toml"]
+
+PROFILES = Path(__file__).parent / "profiles"
+#: Fields that hold a path on this machine.
+PATH_FIELDS = ("model.path", "dataset.path", "dataset.tokenizer", "record.dir")
+_MISSING = object()
+
+
+def profiles() -> dict[str, str]:
+    """Shipped profiles and their description (the first comment line of each file)."""
+    found = {}
+    for path in sorted(PROFILES.glob("*.toml")):
+        first = path.read_text(encoding="utf-8").partition("\n")[0]
+        found[path.stem] = first.lstrip("# ").strip()
+    return found
+
+
+def load_spec(which: str, overrides: Sequence[str] = ()) -> RunSpec:
+    """The spec of a profile name or a TOML path, with overrides applied in order. Raises SpecError."""
+    path = _locate(which)
+    source = str(path) if path.parent != PROFILES else f"profile {path.stem}"
+    text, raw = _read(path, source)
+    _absolute(raw, path.parent)
+    given, problems = _apply(raw, overrides)
+    if problems:
+        raise SpecError(problems, "-s")
+    problems = [*_never_a_value(raw, "")]
+    if problems:
+        raise SpecError(with_lines(problems, text, given), source)
+    spec = _validate(raw, text, given, source)
+    problems = [*_missing_files(spec), *_engine_problems(spec)]
+    if problems:
+        raise SpecError(with_lines(problems, text, given), source)
+    return spec
+
+
+def spec_from_json(data: str | bytes, source: str) -> RunSpec:
+    """A spec as `spec.model_dump_json()` wrote it (the wire, spec.json, run.json)."""
+    try:
+        return RunSpec.model_validate_json(data)
+    except ValidationError as error:
+        raise SpecError(sentences(error, {}), source) from error
+
+
+def to_toml(spec: RunSpec) -> str:
+    """The whole spec as TOML that loads again; fields that are None (not limited) are left out."""
+    plain = spec.model_dump(mode="json", exclude_none=True)
+    top = [f"{key} = {_toml_value(value)}" for key, value in plain.items() if not isinstance(value, dict)]
+    tables = [
+        f"[{name}]\n" + "\n".join(f"{_toml_key(key)} = {_toml_value(value)}" for key, value in table.items())
+        for name, table in plain.items()
+        if isinstance(table, dict) and table
+    ]
+    return "\n\n".join(["\n".join(top), *tables]) + "\n"
+
+
+# --- reading -------------------------------------------------------------------------------------------------
+
+
+def _locate(which: str) -> Path:
+    shipped = PROFILES / f"{which}.toml"
+    if "/" not in which and shipped.is_file():
+        return shipped
+    path = Path(which or "(nothing)").expanduser()
+    if path.is_file():
+        return path.resolve()
+    names = list(profiles())
+    if path.is_dir():
+        what = "is a folder; a TOML file or the name of a profile is needed"
+    elif "/" in which or which.endswith(".toml"):
+        what = "no such file"
+    else:
+        what = f"neither a profile ({', '.join(names)}) nor a file"
+    raise SpecError([Problem("", what, nearest=nearest(which, names))], which)
+
+
+def _read(path: Path, source: str) -> tuple[str, dict[str, Any]]:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise SpecError([Problem("", f"is not UTF-8 text (byte {error.start})")], source) from error
+    except OSError as error:
+        raise SpecError([Problem("", f"cannot be read: {error.strerror}")], source) from error
+    try:
+        return text, tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        said = str(error)
+        place = re.search(r" \(at line (\d+), column \d+\)| \(at end of document\)", said)
+        line = int(place[1]) if place and place[1] else text.count("\n") + 1
+        what = said[: place.start()] if place else said
+        raise SpecError([Problem("", f"is not valid TOML: {what[:1].lower()}{what[1:]}", line=line)], source) from error
+
+
+def _absolute(raw: dict[str, Any], base: Path) -> None:
+    for dotted in PATH_FIELDS:
+        table, _, key = dotted.partition(".")
+        holder = raw.get(table)
+        if isinstance(holder, dict) and isinstance(holder.get(key), str) and holder[key]:
+            holder[key] = str(base / Path(holder[key]).expanduser())
+
+
+# --- overrides -----------------------------------------------------------------------------------------------
+
+
+def _apply(raw: dict[str, Any], overrides: Sequence[str]) -> tuple[dict[str, str], list[Problem]]:
+    """Write the overrides into `raw`; what was given, as text, by dotted path."""
+    given: dict[str, str] = {}
+    problems: list[Problem] = []
+    for override in overrides:
+        dotted, equals, text = override.partition("=")
+        dotted, text = dotted.strip(), text.strip()
+        if not equals or not all(dotted.split(".")):
+            problems.append(Problem("", "is not of the form table.field=value", f"{override!r}"))
+            continue
+        value = parse_value(text)
+        if dotted in PATH_FIELDS and isinstance(value, str):
+            value = str(Path.cwd() / Path(value).expanduser())
+        problem = _put(raw, dotted, value)
+        if problem is not None:
+            problems.append(problem)
+        given[dotted] = text
+    return given, problems
+
+
+def parse_value(text: str) -> Any:
+    """A TOML value, or `none`, or else the text itself (so that `-s load.kind=explore` needs no quotes)."""
+    if text == "none":
+        return None
+    try:
+        parsed = tomllib.loads(f"value = {text}\n")
+    except tomllib.TOMLDecodeError:
+        return text
+    return parsed["value"] if parsed.keys() == {"value"} else text
+
+
+def _put(raw: dict[str, Any], dotted: str, value: Any) -> Problem | None:
+    """Set one place; tables on the way are made, list entries are reached by their number."""
+    *way, last = dotted.split(".")
+    at: Any = raw
+    walked: list[str] = []
+    for part in way:
+        walked.append(part)
+        if isinstance(at, dict):
+            at = at.setdefault(part, {})
+        else:
+            at = at[int(part)] if part.isdigit() and int(part) < len(at) else _MISSING
+        if not isinstance(at, dict | list):
+            return Problem(dotted, f"cannot be set: {'.'.join(walked)} is not a table")
+    if isinstance(at, dict):
+        at[last] = value
+    elif last.isdigit() and int(last) < len(at):
+        at[int(last)] = value
+    else:
+        return Problem(dotted, f"cannot be set: {'.'.join(way)} is a list of {len(at)} entries")
+    return None
+
+
+# --- validation ----------------------------------------------------------------------------------------------
+
+
+def _validate(raw: dict[str, Any], text: str, given: Mapping[str, str], source: str) -> RunSpec:
+    try:
+        return RunSpec.model_validate(raw)
+    except ValidationError as error:
+        failure = error
+    # `-s name=2026` reads as a number, but the field wants text: take what was typed.
+    typed = [".".join(map(str, e["loc"])) for e in failure.errors() if e["type"] == "string_type"]
+    retry = [dotted for dotted in typed if dotted in given and given[dotted] != "none"]
+    if retry:
+        for dotted in retry:
+            _put(raw, dotted, given[dotted])
+        try:
+            return RunSpec.model_validate(raw)
+        except ValidationError as error:
+            failure = error
+    raise SpecError(with_lines(sentences(failure, raw), text, given), source) from failure
+
+
+def _engine_problems(spec: RunSpec) -> Iterator[Problem]:
+    from harness.engines.base import EngineError
+    from harness.engines.registry import check_args
+
+    try:
+        check_args(spec)
+    except EngineError as error:
+        said = re.fullmatch(r"(fleet\.[\w.\[\]]+)(?: = (.+?))?: (.+)", str(error), re.DOTALL)
+        if said is None:
+            yield Problem("fleet.engine_args", str(error))
+        else:
+            yield Problem(re.sub(r"\[(\d+)\]", r".\1", said[1]), f"{said[2]}: {said[3]}" if said[2] else said[3])
+
+
+def _missing_files(spec: RunSpec) -> Iterator[Problem]:
+    data = spec.dataset
+    if data.kind != "lengths" and data.path and not Path(data.path).is_file():
+        yield Problem("dataset.path", "is not a file here", repr(data.path))
+    if data.kind != "lengths" and data.tokenizer and not Path(data.tokenizer).exists():
+        yield Problem("dataset.tokenizer", "is neither a folder nor a file here", repr(data.tokenizer))
+
+
+def _never_a_value(value: Any, dotted: str) -> Iterator[Problem]:
+    """What TOML allows and no field means: inf and nan (null in JSON), and true or false, which pydantic reads as 1 and 0.
+
+    Engines may take true and false among their arguments.
+    """
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield from _never_a_value(inner, f"{dotted}.{key}" if dotted else key)
+    elif isinstance(value, list):
+        for place, inner in enumerate(value):
+            yield from _never_a_value(inner, f"{dotted}.{place}")
+    elif isinstance(value, bool) and not dotted.startswith("fleet.engine_args."):
+        if dotted in set(all_fields()):
+            yield Problem(dotted, "is not a value of this field", str(value).lower())
+    elif isinstance(value, float) and not math.isfinite(value):
+        yield Problem(dotted, "is not a finite number", str(value))
+
+
+# --- writing -------------------------------------------------------------------------------------------------
+
+
+def _toml_key(key: str) -> str:
+    return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else _toml_value(key)
+
+
+def _toml_value(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, int | float):
+        return repr(value)
+    if isinstance(value, dict):
+        return "{ " + ", ".join(f"{_toml_key(k)} = {_toml_value(v)}" for k, v in value.items()) + " }" if value else "{}"
+    if isinstance(value, list):
+        return "[" + ", ".join(_toml_value(v) for v in value) + "]"
+    escaped = str(value).replace("\\", "\\\\").replace('"', '\\"')
+    escaped = re.sub(r"[\x00-\x1f\x7f]", lambda hit: f"\\u{ord(hit[0]):04x}", escaped)
+    return f'"{escaped}"'

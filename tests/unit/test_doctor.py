@@ -1,0 +1,64 @@
+"""The preflight: what it says about machines that lack something, and that it changes nothing on this one."""
+
+from __future__ import annotations
+
+import resource
+from pathlib import Path
+
+import pytest
+
+from harness import doctor
+
+
+def test_this_machine_can_run_paceline(tmp_path: Path) -> None:
+    checks = {check.name: check for check in doctor.examine(tmp_path / "runs")}
+    for name in ("python", "libraries", "loadgen", "loopback", "monotonic clock", "engines"):
+        assert checks[name].ok is True, checks[name]
+    assert "synthetic" in checks["engines"].detail
+    assert not (tmp_path / "runs").exists(), "looking creates nothing"
+
+
+def test_everything_that_fails_says_what_to_do() -> None:
+    failed = [
+        doctor.python((3, 14), "3.14.0"),
+        doctor.open_files((64, 400)),
+        doctor.disk(Path("/proc/paceline")),
+        doctor.terminal({}, (80, 24), tty=True),
+    ]
+    assert [check.ok for check in failed] == [False] * 4
+    assert all(check.fix for check in failed)
+
+
+@pytest.mark.parametrize(
+    ("limits", "ok"),
+    [((1024, 65536), True), ((1024, resource.RLIM_INFINITY), True), ((1024, 1024), None), ((256, 400), False)],
+)
+def test_the_hard_limit_of_open_files_decides(limits: tuple[int, int], ok: bool | None) -> None:
+    assert doctor.open_files(limits).ok is ok
+
+
+def test_a_small_or_plain_terminal_gets_advice() -> None:
+    good = {"TERM": "xterm-256color", "COLORTERM": "truecolor"}
+    assert doctor.terminal(good, (120, 36), tty=True).ok is True
+    assert "80x24" in doctor.terminal(good, (70, 20), tty=True).fix
+    assert "set-clipboard on" in doctor.terminal({**good, "TMUX": "/tmp/tmux"}, (120, 36), tty=True).fix
+    assert "COLORTERM" in doctor.terminal({"TERM": "xterm"}, (120, 36), tty=True).fix
+    assert doctor.terminal({"TERM": "dumb"}, (120, 36), tty=True).ok is False
+    assert doctor.terminal(good, (120, 36), tty=False).ok is None
+
+
+def test_a_locale_without_utf8_is_noted() -> None:
+    assert doctor.locale({"LANG": "C.UTF-8"}).ok is True
+    assert doctor.locale({"LC_ALL": "POSIX", "LANG": "C.UTF-8"}).ok is None
+
+
+def test_one_processor_is_noted_not_refused() -> None:
+    assert doctor.cpus(1).ok is None
+    assert doctor.cpus(2).ok is True
+
+
+def test_an_unknown_state_of_the_system_clock_is_not_a_failure(tmp_path: Path) -> None:
+    stamp = tmp_path / "synchronized"
+    assert doctor.clock_synchronised(stamp).ok in (None, True)
+    stamp.touch()
+    assert doctor.clock_synchronised(stamp).ok is True

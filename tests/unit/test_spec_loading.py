@@ -1,0 +1,141 @@
+"""Profiles, overrides, paths, and that a spec survives being written and read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.specerrors import line_of
+from harness.specfile import load_spec, parse_value, profiles, spec_from_json, to_toml
+
+RULES = {  # MLPerf Inference v6.1: Server p99 TTFT and TPOT in ms, QSL performance count, published target QPS
+    "gpt-oss-120b-server": (3000, 80, 6396, 4000, "Server", 512),
+    "gpt-oss-120b-offline": (None, None, 6396, 5440, "Offline", 512),
+    "deepseek-r1-server": (2000, 80, 4388, 688, "Server", 64),
+    "deepseek-r1-offline": (None, None, 4388, 760, "Offline", 64),
+}
+
+
+def test_the_shipped_profiles_each_say_what_they_are() -> None:
+    found = profiles()
+    assert set(found) == {"demo", *RULES}
+    assert all(len(description) > 20 for description in found.values())
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_a_rules_profile_has_the_numbers_of_the_rules(name: str) -> None:
+    ttft_ms, tpot_ms, samples, target_qps, scenario, replicas = RULES[name]
+    spec = load_spec(name)
+    assert (spec.limits.ttft_p99_ms, spec.limits.tpot_p99_ms) == (ttft_ms, tpot_ms)
+    assert spec.load.performance_samples == spec.dataset.samples == samples
+    assert (spec.load.target_qps, spec.load.scenario, spec.load.kind) == (target_qps, scenario, "performance")
+    assert spec.load.duration_s == 600
+    assert spec.load.seeds == "mlperf"
+    assert spec.name == name
+    assert name.startswith(str(spec.model.mlperf_name))
+    assert spec.expected_replicas == replicas
+    assert spec.dataset.output_tokens.max <= spec.load.max_output_tokens
+
+
+@pytest.mark.parametrize("name", [*RULES, "demo"])
+def test_a_profile_waits_longer_for_a_sample_than_its_longest_answer_takes(name: str) -> None:
+    spec = load_spec(name)
+    ms_per_token = {"gpt-oss-120b": 36.5, "deepseek-r1": 80.0, None: 40.0}[spec.model.mlperf_name]
+    assert spec.load.sample_deadline_s > 1.4 * spec.load.max_output_tokens * ms_per_token / 1000
+
+
+def test_the_demo_plants_one_straggler_in_its_own_fleet() -> None:
+    spec = load_spec("demo")
+    assert spec.expected_replicas == 64
+    assert [fault["slot"] for fault in spec.fleet.engine_args["faults"]] == ["node005/gpu3"]
+    assert "node005/gpu3" in spec.slots()
+    assert spec.load.duration_s == 120
+
+
+def test_overrides_reach_every_depth_and_the_last_one_counts() -> None:
+    spec = load_spec(
+        "demo",
+        [
+            "fleet.nodes=4",
+            "fleet.nodes=6",
+            "load.kind=explore",
+            "load.duration_s=0",
+            "fleet.barrier.min_ready=7",
+            "fleet.engine_args.faults.0.percent=60",
+            'fleet.roles=["prefill", "decode"]',
+            "load.seeds={qsl=1, sample_index=2, schedule=3}",
+            "limits.tpot_p99_ms=none",
+        ],
+    )
+    assert spec.fleet.nodes == 6
+    assert spec.load.kind == "explore"
+    assert spec.fleet.barrier.min_ready == 7
+    assert spec.fleet.barrier.deadline_s == 60, "the rest of the table stays"
+    assert spec.fleet.engine_args["faults"][0]["percent"] == 60
+    assert spec.fleet.role_of(1) == "decode"
+    assert spec.load.seeds != "mlperf"
+    assert spec.load.seeds.schedule == 3
+    assert spec.limits.tpot_p99_ms is None
+
+
+@pytest.mark.parametrize(("text", "value"), [("2026", "2026"), ('"quoted"', "quoted"), ("v1.2", "v1.2")])
+def test_a_text_field_takes_what_was_typed(text: str, value: str) -> None:
+    assert load_spec("demo", [f"name={text}"]).name == value
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("8", 8),
+        ("8.5", 8.5),
+        ("fast", "fast"),
+        ("[1, 2]", [1, 2]),
+        ("{a=1}", {"a": 1}),
+        ("none", None),
+        ('"none"', "none"),
+        ("", ""),
+    ],
+)
+def test_override_values_are_toml_or_else_text(text: str, value: object) -> None:
+    assert parse_value(text) == value
+
+
+@given(st.text())
+def test_any_override_value_is_read_as_something(text: str) -> None:
+    parse_value(text)
+
+
+def test_paths_in_a_file_mean_beside_the_file_and_in_an_override_beside_the_caller(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    specs, here = tmp_path / "specs", tmp_path / "here"
+    specs.mkdir()
+    here.mkdir()
+    (specs / "data.jsonl").write_text("{}\n")
+    (here / "other.jsonl").write_text("{}\n")
+    (specs / "mine.toml").write_text('[dataset]\nkind = "jsonl"\npath = "data.jsonl"\n')
+    monkeypatch.chdir(here)
+    assert load_spec(str(specs / "mine.toml")).dataset.path == str(specs / "data.jsonl")
+    assert load_spec(str(specs / "mine.toml"), ["dataset.path=other.jsonl"]).dataset.path == str(here / "other.jsonl")
+
+
+@pytest.mark.parametrize("name", [*RULES, "demo"])
+def test_a_spec_written_as_toml_or_json_reads_the_same(name: str, tmp_path: Path) -> None:
+    spec = load_spec(name, ['model.name=odd "name" \\ with\ttab'])
+    path = tmp_path / "again.toml"
+    path.write_text(to_toml(spec))
+    assert load_spec(str(path)) == spec
+    assert spec_from_json(spec.model_dump_json(), "here") == spec
+
+
+def test_the_line_of_a_field_is_its_own_else_that_of_what_holds_it() -> None:
+    text = "name = 'x'\n[fleet]\nnodes = 1\n[fleet.engine_args]\npreset = 'demo'\n"
+    assert line_of(text, "name") == 1
+    assert line_of(text, "fleet.nodes") == 3
+    assert line_of(text, "fleet.engine_args.preset") == 5
+    assert line_of(text, "fleet.engine_args.other") == 4
+    assert line_of(text, "fleet.lease_s") == 2
+    assert line_of(text, "load.target_qps") is None
