@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from textual.binding import Binding
+from textual.binding import Binding, BindingType
 
 Group = Literal["Act", "Look", "Move", "Console"]
 
@@ -29,18 +29,18 @@ class Action:
 
     @property
     def short(self) -> str:
-        return self.footer.split(" ")[0]
+        return (self.footer or self.title).split(" ")[0]
 
 
 ACTIONS: Final = (
-    Action("evict", "e", "e", "Evict replica", "take the replica under the cursor out; its samples are dispatched again", "Act", "Evict", True),
+    Action("evict", "e", "e", "Evict replica", "take it out; its samples are dispatched again", "Act", "Evict", True),
     Action("drain", "d", "d", "Drain replica", "no new samples; it finishes what it has", "Act", "Drain", True),
     Action("recycle", "r", "r", "Recycle replica", "drain, then restart its engine in place", "Act", "Recycle", True),
     Action("readmit", "a", "a", "Readmit replica", "take a drained or evicted replica back", "Act", "", True),
-    Action("rate", "equals_sign", "=", "Change target QPS", "set the rate; the dialog says by which mechanism", "Act", "QPS", True),
+    Action("rate", "equals_sign", "=", "Change target QPS", "the dialog says by which mechanism", "Act", "QPS", True),
     Action("pause", "p", "p", "Pause or resume issuing", "explore attempts only", "Act", "", True),
     Action("stop_run", "S", "S", "Stop the run", "end the load and the fleet; asks for the run's name", "Act", "", True, "app"),
-    Action("open", "enter", "↵", "Replica detail", "facts, states and throughput of the replica under the cursor", "Look", "Detail"),
+    Action("open", "enter", "↵", "Replica detail", "facts, states and throughput of one replica", "Look", "Detail"),
     Action("filter", "slash", "/", "Filter rows", "by part of a slot or a state; esc clears", "Look", "Filter"),
     Action("sort", "o", "o", "Next sort order", "worst, slot, tok/s, ratio, TTFT, waiting, in flight", "Look", "Sort"),
     Action("freeze", "f", "f", "Freeze the order", "rows stay where they are, numbers go on", "Look", "Freeze"),
@@ -53,10 +53,10 @@ ACTIONS: Final = (
     Action("page_down", "pagedown", "PgDn", "Page down", "one page", "Move"),
     Action("top", "home,g", "g", "First row", "", "Move"),
     Action("bottom", "end,G", "G", "Last row", "", "Move"),
-    Action("back", "escape", "esc", "Back", "leave what is open, or clear the filter", "Move"),
-    Action("help", "question_mark", "?", "Help", "every key of this console", "Console", "Help", False, "app"),
+    Action("back", "escape", "esc", "Back", "leave what is open, clear the filter, or let go of the row", "Move"),
+    Action("help", "question_mark,f1", "?", "Help", "every key of this console", "Console", "Help", False, "app"),
     Action("next_theme", "T", "T", "Next theme", "goes round the installed themes", "Console", "", False, "app"),
-    Action("picture", "ctrl+s", "ctrl+s", "Save a picture", "the screen as SVG, into the working folder", "Console", "", False, "app"),
+    Action("picture", "ctrl+s", "ctrl+s", "Save a picture", "the screen as SVG", "Console", "", False, "app"),
     Action("command_palette", "ctrl+p", "ctrl+p", "Palette", "all actions by name", "Console", "", False, "app"),
     Action("leave", "q", "q", "Detach", "close this console; the run goes on", "Console", "Quit", False, "app"),
 )  # fmt: skip
@@ -65,7 +65,7 @@ BY_ID: Final = {action.id: action for action in ACTIONS}
 FOOTER: Final = tuple(action for action in ACTIONS if action.footer)
 
 
-def bindings(scope: Literal["app", "live"], ids: Iterable[str] = ()) -> list[Binding]:
+def bindings(scope: Literal["app", "live"], ids: Iterable[str] = ()) -> list[BindingType]:
     """Textual bindings of one scope (or of the named actions), each with the id a key map refers to."""
     wanted = set(ids)
     chosen = [action for action in ACTIONS if (action.id in wanted if wanted else action.scope == scope)]

@@ -17,6 +17,7 @@ from typing import Any, ClassVar, Literal
 
 from textual.app import App, SystemCommand
 from textual.screen import Screen
+from textual.timer import Timer
 
 from console.actions import ACTIONS, BY_ID, Action, bindings
 from console.feeds.base import Feed
@@ -41,7 +42,7 @@ class PacelineApp(App[Result]):
     """Result: `detached` (the run goes on), `stop` (the operator asked for its end), `left` (it had ended before)."""
 
     TITLE = "Paceline"
-    CSS_PATH = "styles/app.tcss"
+    CSS_PATH = Path(__file__).parent / "styles" / "app.tcss"
     BINDINGS = bindings("app")
     ENABLE_COMMAND_PALETTE = True
     NOTIFICATION_TIMEOUT: ClassVar[float] = 6.0
@@ -75,6 +76,7 @@ class PacelineApp(App[Result]):
         names = [theme.name for theme in self._ours]
         self.theme = DEFAULT_THEME if DEFAULT_THEME in names else names[0] if names else "textual-dark"
         self._inks: tuple[str, Paint] | None = None
+        self._timer: Timer | None = None
 
     def get_theme_variable_defaults(self) -> dict[str, str]:
         return fallback_variables()
@@ -95,7 +97,7 @@ class PacelineApp(App[Result]):
 
     def on_mount(self) -> None:
         self.run_worker(self._feed.follow(self.store), name="feed", exclusive=True, group="feed")
-        self.set_interval(1 / self.render_clock.fps, self._tick, name="render clock")
+        self._timer = self.set_interval(1 / self.render_clock.fps, self.tick, name="render clock")
         self.theme_changed_signal.subscribe(self, lambda _: self.call_after_refresh(self._wipe))
         for problem in self._theme_problems:
             self.notify(problem, title="theme skipped", severity="warning", markup=False)
@@ -112,14 +114,21 @@ class PacelineApp(App[Result]):
     async def on_unmount(self) -> None:
         await self._feed.close()
 
-    def _tick(self) -> None:
+    def tick(self) -> int:
+        """Paint what is due; how many lines changed."""
         due = self.render_clock.tick()
         screen = self.screen
         if due is None or not isinstance(screen, PaintedScreen):
-            return  # a dialog is open: the feed goes on, only painting rests
+            return 0  # a dialog is open: the feed goes on, only painting rests
         self.render_clock.began()
-        screen.paint(due)
+        lines = screen.paint(due)
         self.call_after_refresh(self.render_clock.finished)
+        return lines
+
+    def stop_clock(self) -> None:
+        """Paint only when `tick` is called (benchmarks)."""
+        if self._timer is not None:
+            self._timer.stop()
 
     def _wipe(self) -> None:
         for screen in self.screen_stack:
@@ -183,7 +192,9 @@ class PacelineApp(App[Result]):
 
     async def _pause(self) -> None:
         name = "resume" if self.store.snapshot is not None and self.store.snapshot.paused else "pause"
-        effect = "issuing starts again at the target rate" if name == "resume" else "no new samples; what is in flight is finished"
+        effect = {"resume": "issuing starts again at the target rate", "pause": "no new samples; those in flight are finished"}[
+            name
+        ]
         answer = await self._ask(ConfirmAct(f"{name.capitalize()} issuing?", [("effect", effect)], name.capitalize()))
         if answer is not None:
             await self._send(name, {}, answer.reason)

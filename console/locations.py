@@ -1,31 +1,12 @@
-"""Where the console finds and keeps things of the person at the terminal; a run's own files are `harness.records.layout`."""
+"""Where the console looks for runs. What lies inside a run's folder is `harness.records.layout`."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-import platformdirs
-
 from harness.records.layout import runs_root
-
-_APP = "paceline"
 
 
 def runs() -> Path:
-    """Folder of runs as the commands look for them: $PACELINE_RUNS, else ./runs."""
+    """$PACELINE_RUNS, else ./runs. A run that was put elsewhere by `record.dir` is named by its path."""
     return runs_root()
-
-
-def config_dir() -> Path:
-    """$XDG_CONFIG_HOME/paceline; not created by asking."""
-    return Path(platformdirs.user_config_dir(_APP))
-
-
-def user_themes() -> Path:
-    return config_dir() / "themes"
-
-
-def shipped_themes() -> Path:
-    """In an installed package beside the console, in a checkout at its top."""
-    installed = Path(__file__).parent / "_themes"
-    return installed if installed.is_dir() else Path(__file__).parents[1] / "themes"

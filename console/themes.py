@@ -70,7 +70,7 @@ def load_theme(path: Path) -> Theme:
         "scrollbar-background-active": colors["background"],
         "scrollbar-corner-color": colors["background"],
     }
-    return Theme(name=name, dark=dark, variables=variables, **colors)
+    return Theme(name=name, dark=dark, variables=variables, **colors)  # type: ignore[arg-type]
 
 
 def _only(path: Path, where: str, table: dict[str, Any], keys: tuple[str, ...]) -> None:

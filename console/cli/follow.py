@@ -91,8 +91,7 @@ def _until_ended(folder: RunFolder, lines: ProgressLines, interrupts: Interrupts
                     if message.phase in RUN_ENDED:
                         return
                 elif isinstance(message, JournalNews):
-                    for entry in message.entries:
-                        lines.entry(entry)
+                    lines.news(message.entries)
                 if message is not None:
                     heard_s = now_s
                 elif now_s - heard_s > _SILENCE_S:

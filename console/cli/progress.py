@@ -9,13 +9,14 @@ import math
 import shutil
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TextIO
 
 from console.cli.output import clock, number
 from harness.wire.control import FleetSnapshot, JournalEntry, SlaView
 from harness.wire.states import LOST, READY
 
+_ALIKE = 2
 EVERY_S = 2.0
 EVERY_ON_TERMINAL_S = 0.5
 
@@ -47,10 +48,23 @@ class ProgressLines:
             self._out.write(line + "\n")
         self._out.flush()
 
-    def entry(self, entry: JournalEntry) -> None:
-        """What a person should not miss: acts, warnings, errors, the ends of attempts."""
-        if entry.level == "info" and not entry.what.startswith(("act.", "attempt.")):
-            return
+    def news(self, entries: Iterable[JournalEntry]) -> None:
+        """What a person should not miss: acts, warnings, errors, starts and ends of attempts. What befalls many replicas
+        at once is told of the first, with the number of the others."""
+        worth = [
+            e for e in entries if e.level != "info" or e.what.startswith("act.") or e.what in ("attempt.start", "attempt.end")
+        ]
+        told: dict[tuple[str, str], int] = {}
+        for entry in worth:
+            kind = (entry.what, entry.after)
+            told[kind] = told.get(kind, 0) + 1
+            if told[kind] <= _ALIKE or entry.what.startswith("act."):
+                self._entry(entry)
+        for (what, after), count in told.items():
+            if count > _ALIKE and not what.startswith("act."):
+                self.say(f"{what}{f' → {after}' if after else ''}: {count - _ALIKE} more")
+
+    def _entry(self, entry: JournalEntry) -> None:
         who = f" by {entry.who.partition(':')[2] or entry.who}" if entry.what.startswith("act.") else ""
         move = f" {entry.before} → {entry.after}" if entry.before and entry.after else f" {entry.after}" if entry.after else ""
         why = f": {entry.why}" if entry.why else ""

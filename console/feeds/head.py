@@ -1,8 +1,8 @@
 """The live feed: control (DEALER) and telemetry (SUB) of a head, over zmq.asyncio in the app's own loop.
 
-Why not a thread: a snapshot of 512 replicas is 33 KB, and decoding and applying it takes 0.02 ms, four times a
-second; the hand-over between threads would cost more than the work. Snapshots that queued while the console was busy or suspended are
-dropped except for the newest; journal and roster news are all applied.
+Why not a thread: a snapshot of 512 replicas is 33 KB, and decoding and applying it takes 0.02 ms, four times a second;
+the hand-over between threads would cost more than the work. Snapshots that queued while the console was busy or
+suspended are dropped except for the newest; journal and roster news are all applied.
 
 Found again by the run folder: a restarted head writes a new head.json (new epoch, new ports), so every reconnect
 reads it again. Nothing here ends a run: closing the sockets is all that leaving means.

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from console.store.fleet import FleetStore
+from console.store.rings import HISTORY_POINTS
 from harness.spec import FleetSpec, LimitsSpec, LoadSpec, RunSpec, slot_name
 from harness.wire import control
 from harness.wire.states import REPLICA_CODE
@@ -27,7 +28,14 @@ TPOT_LIMIT_MS = 80.0
 
 class ScriptedFleet:
     def __init__(
-        self, nodes: int = 64, gpus: int = 8, *, seed: int = 7, kind: str = "performance", phase: str = "MEASURING", at_s: float = 462.0
+        self,
+        nodes: int = 64,
+        gpus: int = 8,
+        *,
+        seed: int = 7,
+        kind: str = "performance",
+        phase: str = "MEASURING",
+        at_s: float = 462.0,
     ) -> None:
         self.t_s = at_s
         self.phase = phase
@@ -38,7 +46,7 @@ class ScriptedFleet:
         self.kind = kind
         self.spec = RunSpec(
             name="gptoss-120b",
-            load=LoadSpec(kind=kind, target_qps=4000.0, duration_s=1200.0, min_queries=None),  # type: ignore[arg-type]
+            load=LoadSpec(kind=kind, target_qps=4000.0, duration_s=1200.0, min_queries=None),
             limits=LimitsSpec(ttft_p99_ms=TTFT_LIMIT_MS, tpot_p99_ms=TPOT_LIMIT_MS),
             fleet=FleetSpec(nodes=nodes, replicas_per_node=gpus),
         )
@@ -87,11 +95,21 @@ class ScriptedFleet:
         if self.slow:
             self.note(212.0, "policy", "straggler.slow", "node015/gpu3", why="ratio 1.69, z 18.2", level="warn")
             self.note(300.0, "operator:kim@head", "act.evict", "node012/gpu1", why="thermal throttle", level="warn")
-            self.note(420.0, "head", "replica.state", "node010/gpu0", "lease over: no heartbeat for 12 s", "READY", "LOST", "error")
+            self.note(
+                420.0, "head", "replica.state", "node010/gpu0", "lease over: no heartbeat for 12 s", "READY", "LOST", "error"
+            )
             self.acts = 1
 
     def note(
-        self, at_s: float, who: str, what: str, subject: str = "", why: str = "", before: str = "", after: str = "", level: str = "info"
+        self,
+        at_s: float,
+        who: str,
+        what: str,
+        subject: str = "",
+        why: str = "",
+        before: str = "",
+        after: str = "",
+        level: str = "info",
     ) -> control.JournalEntry:
         seq = len(self.journal) + 1
         entry = control.JournalEntry(seq, SAMPLE_UNIX + at_s, who, what, subject, why, before, after, level)
@@ -112,8 +130,9 @@ class ScriptedFleet:
     def _attempt(self) -> control.AttemptInfo:
         ended = SAMPLE_UNIX + self.t_s if self.verdict else 0.0
         return control.AttemptInfo(
-            1, self.kind, "Server", self.target_qps, 1, SAMPLE_UNIX, ended, "ENDED" if self.verdict else "MEASURING",
-            self.verdict, self.reasons, self.acts if hasattr(self, "acts") else 0,
+            number=1, kind=self.kind, scenario="Server", target_qps=self.target_qps, epoch=1, started_unix=SAMPLE_UNIX,
+            ended_unix=ended, state="ENDED" if self.verdict else "MEASURING", verdict=self.verdict, reasons=self.reasons,
+            acts=self.acts,
         )  # fmt: skip
 
     def _info(self, position: int) -> control.SlotInfo:
@@ -161,12 +180,12 @@ class ScriptedFleet:
         names = list(REPLICA_CODE)
         return control.FleetSnapshot(
             unix=SAMPLE_UNIX + t_s, seq=self.seq, head_epoch=1, roster_version=self.roster_version, phase=self.phase,
-            phase_since_unix=SAMPLE_UNIX, attempt=1, attempt_kind=self.kind, attempt_state="ENDED" if self.verdict else self.phase,
+            phase_since_unix=SAMPLE_UNIX, attempt=1, attempt_kind=self.kind, attempt_state=self._attempt().state,
             scenario="Server", mechanism="at once" if self.kind == "explore" else "new attempt", target_qps=self.target_qps,
             paused=self.paused, elapsed_s=elapsed, duration_s=0.0 if self.kind == "explore" else 1200.0,
             min_queries=0 if self.kind == "explore" else int(1200 * self.target_qps * 0.95), issued=issued,
             completed=max(0, issued - 61204 * count // 512), redispatched=118 if self.acts else 0, failed=0,
-            in_flight=int(running.sum() + waiting.sum()), backlog=212 if measuring else 0, backlog_slope=3.1 if measuring else 0.0,
+            in_flight=int(running.sum() + waiting.sum()), backlog=212 * measuring, backlog_slope=3.1 * measuring,
             offered_qps=self.target_qps * 1.0004 if measuring else 0.0, scheduled_qps=self.target_qps,
             completed_qps=self.target_qps * (0.9967 + float(rng.normal(0, 0.001))) if measuring else 0.0,
             tokens_per_s=float(np.nansum(speed) * 11012), tokens_per_s_whole=float(np.nansum(speed) * 10890),
@@ -192,7 +211,9 @@ def _view(p99_ms: float, limit_ms: float, n: int, whole: float) -> control.SlaVi
     window = control.Percentiles(n // 8, p99_ms * 0.36, p99_ms * 0.66, p99_ms, p99_ms * 1.6)
     total = control.Percentiles(n, p99_ms * whole * 0.36, p99_ms * whole * 0.66, p99_ms * whole, p99_ms * whole * 1.7)
     projected = p99_ms * whole * 1.02
-    return control.SlaView(limit_ms, window, total, int(n * 0.007), int(n * 0.0098), 0, projected, projected * 0.97, projected * 1.03)
+    return control.SlaView(
+        limit_ms, window, total, int(n * 0.007), int(n * 0.0098), 0, projected, projected * 0.97, projected * 1.03
+    )
 
 
 def _f4(values: NDArray[np.float64]) -> bytes:
@@ -216,7 +237,10 @@ class ScriptedFeed:
     async def follow(self, store: FleetStore) -> None:
         self._store = store
         store.apply(self.fleet.run_state())
-        store.apply(self.fleet.snapshot())
+        now_s = self.fleet.t_s
+        for back_s in range(HISTORY_POINTS, -1, -1):  # a minute of past, so that sparklines have something to show
+            self.fleet.t_s = now_s - back_s
+            store.apply(self.fleet.snapshot())
         while True:
             await asyncio.sleep(1 / self._hz if self._hz else 3600)
             self.push(1 / self._hz if self._hz else 0.0)

@@ -78,7 +78,8 @@ def _quorum(store: FleetStore, target: Target) -> str:
     after = _serving_after(store, target)
     if needed is None:
         return f"{fmt.count(after)} would serve; the run sets no minimum"
-    return f"{fmt.count(after)} would serve, {fmt.count(needed)} needed: " + ("ok" if after >= needed else "NOT ENOUGH, the head will refuse")
+    verdict = "ok" if after >= needed else "NOT ENOUGH, the head will refuse"
+    return f"{fmt.count(after)} would serve, {fmt.count(needed)} needed: {verdict}"
 
 
 def _run(store: FleetStore) -> str:
@@ -106,6 +107,6 @@ def stop_facts(store: FleetStore) -> list[Fact]:
     snap = store.snapshot
     in_flight = fmt.count(snap.in_flight) if snap else fmt.UNKNOWN
     return [
-        ("effect", f"the load ends ({in_flight} samples in flight), the attempt is recorded as ABORTED, all replicas are stopped"),
+        ("effect", f"the load ends ({in_flight} samples in flight), the attempt becomes ABORTED, all replicas are stopped"),
         ("record", f"stays complete in {store.record}" if store.record else "stays complete"),
     ]

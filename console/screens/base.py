@@ -34,8 +34,8 @@ class ConsoleApp(Protocol):
 class PaintedScreen(Screen[None]):
     """A screen that draws when the render clock says so."""
 
-    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (100, "-wide")]
-    VERTICAL_BREAKPOINTS = [(0, "-short"), (30, "-tall")]
+    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (100, "-wide")]  # noqa: RUF012 - as Textual declares it
+    VERTICAL_BREAKPOINTS = [(0, "-short"), (30, "-tall")]  # noqa: RUF012
 
     @property
     def console_app(self) -> ConsoleApp:

@@ -93,14 +93,16 @@ class ReplicaScreen(PaintedScreen):
         tokens, median = value("tokens_s"), store.median("tokens_s")
         share = "" if math.isnan(tokens) or not median else f"  ({fmt.signed_percent(tokens / median - 1)} against the median)"
         ratio, z = value("ratio"), value("z")
+        against = "" if math.isnan(ratio) else f", {ratio:.2f}x the fleet's curve" + ("" if math.isnan(z) else f" (z {z:+.1f})")
         return [
             ("state", f"{GLYPHS.get(name, '')} {name} for {fmt.age(value('state_age_s'))}  {store.slots[at].reason}", name),
             ("tok/s", fmt.count(tokens) + share, ""),
-            ("step time", f"{fmt.millis(value('step_ms'))}, {ratio:.2f}x the fleet's curve (z {z:+.1f})" if ratio == ratio else "", ""),
+            ("step time", fmt.millis(value("step_ms")) + against, ""),
             ("TTFT p99", f"{fmt.millis(value('ttft_p99_ms'))}  last 60 s", ""),
             ("TPOT p99", f"{fmt.millis(value('tpot_p99_ms'))}  last 60 s", ""),
             ("in flight", f"{fmt.count(int(store.ints('outstanding')[at]))}, oldest {fmt.age(value('oldest_s'))}", ""),
-            ("engine", f"{store.ints('running')[at]} running, {store.ints('waiting')[at]} waiting, batch {value('batch'):.0f}", ""),
+            ("engine", f"{store.ints('running')[at]} running, {store.ints('waiting')[at]} waiting", ""),
+            ("batch", fmt.big(value("batch")), ""),
             ("KV cache", fmt.percent(value("kv_use")), ""),
             ("heartbeat", f"{fmt.age(value('beat_age_s'))} ago, {store.ints('restarts')[at]} restarts", ""),
         ]

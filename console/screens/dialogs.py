@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar, Literal
 
 from textual.app import ComposeResult
 from textual.binding import Binding
@@ -29,14 +30,15 @@ class Answer:
 
 
 class _Dialog(ModalScreen[Answer | None]):
-    BINDINGS = [
+    first_focus = "#cancel"
+    BINDINGS: ClassVar = [
         Binding("escape", "cancel", "Cancel", show=False),
         Binding("left,right", "other_button", "Other button", show=False),
     ]
 
-    def __init__(self, title: str, facts: Sequence[Fact], yes: str, *, danger: bool = False) -> None:
+    def __init__(self, title: str, facts: Sequence[Fact], yes: str, *, danger: bool = False, yes_at_once: bool = True) -> None:
         super().__init__()
-        self._title, self._facts, self._yes, self._danger = title, facts, yes, danger
+        self._title, self._facts, self._yes, self._danger, self._yes_at_once = title, facts, yes, danger, yes_at_once
 
     def compose(self) -> ComposeResult:
         with Vertical(id="dialog", classes="danger" if self._danger else "") as box:
@@ -49,13 +51,14 @@ class _Dialog(ModalScreen[Answer | None]):
             yield Static("", id="complaint", markup=False)
             with Horizontal(id="buttons"):
                 yield Button("Cancel", id="cancel", compact=True)
-                yield Button(self._yes, id="yes", variant="error" if self._danger else "primary", compact=True)
+                variant: Literal["error", "primary"] = "error" if self._danger else "primary"
+                yield Button(self._yes, id="yes", variant=variant, compact=True, disabled=not self._yes_at_once)
 
     def fields(self) -> ComposeResult:
         yield from ()
 
     def on_mount(self) -> None:
-        self.query_one("#cancel", Button).focus()
+        self.query_one(self.first_focus).focus()
 
     def action_cancel(self) -> None:
         self.dismiss(None)
@@ -83,11 +86,15 @@ class _Dialog(ModalScreen[Answer | None]):
             yield box
 
 
+def reason_box() -> Input:
+    return Input(placeholder="for the journal (optional)", id="reason", compact=True, max_length=200)
+
+
 class ConfirmAct(_Dialog):
     """An act on a replica: why, what it does, and a reason for the journal."""
 
     def fields(self) -> ComposeResult:
-        yield from self.field("reason", Input(placeholder="for the journal (optional)", id="reason", compact=True, max_length=200))
+        yield from self.field("reason", reason_box())
 
     def answer(self) -> Answer:
         return Answer(reason=self.query_one("#reason", Input).value.strip())
@@ -96,17 +103,15 @@ class ConfirmAct(_Dialog):
 class AskRate(_Dialog):
     """A new target rate: a number, checked as it is typed."""
 
+    first_focus = "#qps"
+
     def __init__(self, facts: Sequence[Fact], current_qps: float) -> None:
-        super().__init__("Change the target rate", facts, "Set rate")
+        super().__init__("Change the target rate", facts, "Set rate", yes_at_once=False)
         self._current_qps = current_qps
 
     def fields(self) -> ComposeResult:
         yield from self.field("new QPS", Input(placeholder=f"{self._current_qps:g}", id="qps", compact=True, max_length=12))
-        yield from self.field("reason", Input(placeholder="for the journal (optional)", id="reason", compact=True, max_length=200))
-
-    def on_mount(self) -> None:
-        self.query_one("#yes", Button).disabled = True
-        self.query_one("#qps", Input).focus()
+        yield from self.field("reason", reason_box())
 
     def on_input_changed(self, event: Input.Changed) -> None:
         if event.input.id != "qps":
@@ -123,7 +128,7 @@ class AskRate(_Dialog):
             return "", ""
         qps = parse_qps(text)
         if qps is None:
-            return f"{text.strip()!r} is not a rate: a number above 0 and up to 1 000 000 is needed", ""
+            return f"{text.strip()!r} is not a rate (above 0, at most 1 000 000)", ""
         if qps == self._current_qps:
             return "that is the rate already", ""
         if self._current_qps <= 0:
@@ -149,16 +154,14 @@ def parse_qps(text: str) -> float | None:
 class TypeToConfirm(_Dialog):
     """An act that cannot be taken back: the button works only once the name is typed."""
 
+    first_focus = "#word"
+
     def __init__(self, title: str, facts: Sequence[Fact], yes: str, word: str) -> None:
-        super().__init__(title, facts, yes, danger=True)
+        super().__init__(title, facts, yes, danger=True, yes_at_once=False)
         self._word = word
 
     def fields(self) -> ComposeResult:
         yield from self.field("type it", Input(placeholder=self._word, id="word", compact=True))
-
-    def on_mount(self) -> None:
-        self.query_one("#yes", Button).disabled = True
-        self.query_one("#word", Input).focus()
 
     def on_input_changed(self, event: Input.Changed) -> None:
         self.query_one("#yes", Button).disabled = event.value.strip() != self._word
@@ -171,7 +174,7 @@ class TypeToConfirm(_Dialog):
 class AskOnQuit(ModalScreen[str]):
     """The demo's question: `leave`, `stop` or `cancel`."""
 
-    BINDINGS = [
+    BINDINGS: ClassVar = [
         Binding("escape", "cancel", "Cancel", show=False),
         Binding("left,up", "app.focus_previous", "Previous", show=False),
         Binding("right,down", "app.focus_next", "Next", show=False),
@@ -180,7 +183,7 @@ class AskOnQuit(ModalScreen[str]):
     def compose(self) -> ComposeResult:
         with Vertical(id="dialog") as box:
             box.border_title = "Leave the console"
-            yield Static("The run does not need this console. It can go on, and `paceline attach` comes back to it.", markup=False)
+            yield Static("The run does not need this console: it can go on, and `paceline attach` comes back.", markup=False)
             with Horizontal(id="buttons"):
                 yield Button("Cancel", id="cancel", compact=True)
                 yield Button("Leave it running", id="leave", variant="primary", compact=True)

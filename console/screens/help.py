@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.containers import VerticalScroll
@@ -17,7 +19,7 @@ _TITLES = {"Act": "Act on the run (each asks first)", "Look": "Look", "Move": "M
 
 
 class HelpScreen(ModalScreen[None]):
-    BINDINGS = [Binding("escape,q,question_mark", "close", "Close", show=False)]
+    BINDINGS: ClassVar = [Binding("escape,q,f1,question_mark", "close", "Close", show=False)]
 
     def compose(self) -> ComposeResult:
         with VerticalScroll(id="help") as box:
@@ -33,7 +35,7 @@ class HelpScreen(ModalScreen[None]):
 
     @staticmethod
     def _line(key: str, title: str, text: str) -> Content:
-        return Content.assemble((f"{key:>7}  ", "$primary bold"), (f"{title:<22} ", "$foreground"), (text, "$ink-muted"))
+        return Content.assemble((f"{key:>7}  ", "$primary bold"), (f"{title:<24} ", "$foreground"), (text, "$ink-muted"))
 
     def on_mount(self) -> None:
         self.query_one("#help").focus()

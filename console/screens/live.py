@@ -172,7 +172,9 @@ class LiveScreen(PaintedScreen):
         if self.has_class("-filtering") or self._view.text:
             self.remove_class("-filtering")
             self._view.filter("")
-            self._resort()
+        elif self._view.bound:
+            self._view.release()
+        self._resort()
         self.table.focus()
 
     def action_open(self) -> None:
@@ -209,7 +211,13 @@ def _short_ms(value_ms: float) -> str:
 
 
 def _marks(store: FleetStore) -> list[tuple[float, str]]:
-    return [(entry.unix, f"{entry.what.removeprefix('act.')} {entry.subject}".strip()) for entry in store.acts()[-20:]]
+    """Acts for the time axis, in words as short as they go: `evict node005/gpu3`, `rate 200`."""
+    marks = []
+    for entry in store.acts()[-20:]:
+        qps = entry.data.get("qps")
+        name = f"rate {qps:g}" if isinstance(qps, int | float) else entry.what.removeprefix("act.").replace("_", " ")
+        marks.append((entry.unix, f"{name} {entry.subject}".strip()))
+    return marks
 
 
 def rate_picture(store: FleetStore) -> Picture:

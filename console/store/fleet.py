@@ -114,8 +114,8 @@ class FleetStore:
         self.run, self.role, self.record = state.run, state.role, state.record
         self.spec = RunSpec.model_validate_json(state.spec) if state.spec else None
         self.controller, self.synthetic, self.phase = state.controller, state.synthetic, state.phase
-        if state.head_epoch != self.head_epoch:
-            self.snapshot = None if self.snapshot is None or self.snapshot.head_epoch != state.head_epoch else self.snapshot
+        if self.snapshot is not None and self.snapshot.head_epoch != state.head_epoch:
+            self.snapshot = None  # of a head that is no more: its next one is at most a quarter second away
         self.head_epoch, self.roster_version = state.head_epoch, state.roster_version
         self._set_roster(state.slots)
         self.attempts = {attempt.number: attempt for attempt in state.attempts}

@@ -1,8 +1,9 @@
 """Which replicas the table shows, in which order, and where the cursor is. Pure: no clock, no drawing.
 
-Invariants (property-tested): the cursor names a slot, never a position, so a re-sort cannot put it on another replica;
-the order holds still for HOLD_S after the cursor moved and for as long as it is frozen; a row under the cursor that
-stops matching the filter stays until the cursor leaves it; every row shown is a slot of the roster, once.
+Invariants (property-tested): once the operator has moved it, the cursor names a slot, never a position, so a re-sort
+cannot put it on another replica (before that it rests on the first row, where the worst one is); the order holds still
+for HOLD_S after the cursor moved and for as long as it is frozen; a row under the cursor that stops matching the filter
+stays until the cursor leaves it; every row shown is a slot of the roster, once.
 """
 
 from __future__ import annotations
@@ -78,6 +79,7 @@ class TableView:
     def __init__(self) -> None:
         self.rows: NDArray[np.intp] = np.zeros(0, dtype=np.intp)
         self.cursor: str | None = None
+        self.bound = False  # the operator chose the slot under the cursor
         self.sort = SORTS[0]
         self.text = ""
         self.faults_only = False
@@ -97,7 +99,7 @@ class TableView:
             return False
         self._next_sort = now_s + RESORT_S
         keep = matching(store, self.text, self.faults_only)
-        position = store.index.get(self.cursor) if self.cursor is not None else None
+        position = store.index.get(self.cursor) if self.bound and self.cursor is not None else None
         if position is not None and not forced:
             keep[position] = True
         order = order_by(store, self.sort)
@@ -106,6 +108,7 @@ class TableView:
         changed = not np.array_equal(rows, self.rows)
         self.rows = rows
         if position is None or not keep[position]:
+            self.bound = False
             self.cursor = store.slots[int(rows[0])].slot if len(rows) else None
         return changed
 
@@ -113,10 +116,6 @@ class TableView:
         """The operator asked for another order or filter: do it at the next tick, whatever is held."""
         self._forced = True
         self._held_until = float("-inf")
-
-    @property
-    def held(self) -> bool:
-        return self.frozen
 
     def next_sort(self) -> Sort:
         self.sort = SORTS[(SORTS.index(self.sort) + 1) % len(SORTS)]
@@ -146,8 +145,14 @@ class TableView:
         if len(self.rows):
             self.move_to(store, self.position(store) + by, now_s)
 
+    def release(self) -> None:
+        """Back to resting on the first row."""
+        self.bound = False
+        self.force()
+
     def move_to(self, store: FleetStore, row: int, now_s: float) -> None:
         self._held_until = now_s + HOLD_S
         if len(self.rows):
+            self.bound = True
             row = min(max(row, 0), len(self.rows) - 1)
             self.cursor = store.slots[int(self.rows[row])].slot

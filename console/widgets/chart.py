@@ -15,7 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 from textual.strip import Strip
 
-from console.widgets import fmt
 from console.widgets.paint import Painted, Run, strip_of
 
 _DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
@@ -42,7 +41,13 @@ class Picture:
 
 class BrailleChart(Painted):
     def __init__(
-        self, title: str, picture: Callable[[], Picture], label: Callable[[float], str], *, span_s: int = 480, id: str | None = None
+        self,
+        title: str,
+        picture: Callable[[], Picture],
+        label: Callable[[float], str],
+        *,
+        span_s: int = 480,
+        id: str | None = None,
     ) -> None:
         super().__init__(5, id=id)
         self._title, self._picture, self._label, self._span_s = title, picture, label, span_s
@@ -59,6 +64,8 @@ class BrailleChart(Painted):
             return [strip_of([(" not enough time measured yet", ink.faint)], width)] + [Strip.blank(width)] * (height - 1)
         newest = float(picture.unix[-1])
         oldest = max(newest - self._span_s, float(picture.unix[0]))
+        if all(np.isnan(line.values[picture.unix >= oldest]).all() for line in picture.lines):
+            return [strip_of([(" no values in this span", ink.faint)], width)] + [Strip.blank(width)] * (height - 1)
         low, high = self._range(picture, oldest)
         cells, owner = self._raster(picture, oldest, newest, (low, high), (rows, columns))
         limit_row = -1
@@ -129,20 +136,20 @@ class BrailleChart(Painted):
     def _time_axis(self, picture: Picture, oldest: float, newest: float, columns: int, width: int) -> Strip:
         ink = self.inks
         axis = ["─"] * columns
-        taken: list[tuple[int, str]] = []
-        for unix, name in picture.marks:
-            if oldest <= unix <= newest:
-                at = int((unix - oldest) / max(1.0, newest - oldest) * (columns - 1))
-                taken.append((at, fmt.clip("▲" + name, max(1, columns - at))))
-        runs: list[Run] = [(" " * (_LABEL - 1) + "└", ink.faint)]
         start, end = _hm(oldest), _hm(newest)
-        at = len(start)
+        room_until = columns - len(end) - 1
+        places: dict[int, str] = {}
+        for unix, name in picture.marks:
+            at = int((unix - oldest) / max(1.0, newest - oldest) * (columns - 1))
+            if unix >= oldest and len(start) < at < room_until:
+                places[at] = name  # of several in one column the last one
         pieces: list[tuple[int, str, bool]] = [(0, start, False)]
-        for column, text in taken:
-            if column >= at + 1 and column + len(text) <= columns - len(end) - 1:
-                pieces.append((column, text, True))
-                at = column + len(text)
+        stops = [*sorted(places)[1:], room_until][: len(places)]
+        for at, stop in zip(sorted(places), stops, strict=True):
+            texts = (f"▲{places[at]}", f"▲{places[at].split(' ')[0]}", "▲")
+            pieces.append((at, next(text for text in texts if at + len(text) <= stop or text == "▲"), True))
         pieces.append((columns - len(end), end, False))
+        runs: list[Run] = [(" " * (_LABEL - 1) + "└", ink.faint)]
         here = 0
         for column, text, mark in pieces:
             runs.append(("".join(axis[here:column]), ink.rule))

@@ -32,7 +32,8 @@ def event_runs(entry: JournalEntry, ink: Paint) -> list[Run]:
         glyph, style = "»", ink.style("chart-mark")
     runs: list[Run] = [(time.strftime(" %H:%M:%S ", time.localtime(entry.unix)), ink.faint), (f"{glyph} ", style)]
     if entry.subject:
-        runs.append((f"{entry.subject} ", ink.bold))
+        subject = f"attempt {entry.subject}" if entry.subject.isdigit() else entry.subject
+        runs.append((f"{subject} ", ink.bold))
     runs.append((sentence(entry), style if entry.level != "info" or glyph == "»" else ink.plain))
     if entry.why:
         runs.append((f": {entry.why}", ink.muted))
@@ -42,8 +43,11 @@ def event_runs(entry: JournalEntry, ink: Paint) -> list[Run]:
 
 
 def sentence(entry: JournalEntry) -> str:
-    what = entry.what.removeprefix("act.").replace("replica.state", "").replace("run.phase", "phase").replace(".", " ")
+    what = entry.what.removeprefix("act.").replace("replica.state", "").replace("run.phase", "phase")
+    what = what.removeprefix("attempt.").replace(".", " ")
     if entry.before or entry.after:
         change = f"{entry.before} → {entry.after}" if entry.before else f"→ {entry.after}"
         return f"{what} {change}".strip()
+    if what == "set_rate" and "qps" in entry.data:
+        return f"set rate {fmt.rate(float(entry.data['qps']))} qps"
     return what.replace("_", " ") or fmt.UNKNOWN

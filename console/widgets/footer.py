@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Final
 
 from rich.style import Style
 from textual.strip import Strip
 
 from console.actions import Action
 from console.widgets.paint import Painted, Run, strip_of
+
+ALWAYS: Final = ("help", "leave", "back")  # on the narrowest terminal too: the way out and the way to the rest
+
+
+def label_of(action: Action, short: bool) -> str:
+    return action.short if short else action.footer or action.title
 
 
 class KeyFooter(Painted):
@@ -18,15 +25,17 @@ class KeyFooter(Painted):
 
     def draw(self, width: int, height: int) -> list[Strip]:
         ink = self.inks
+        short = width < 110
+        sizes = [len(action.shown_key) + len(label_of(action, short)) + 4 for action in self._actions]
+        always = [action.id in ALWAYS for action in self._actions]
+        room = width + 1 - sum(size for size, keep in zip(sizes, always, strict=True) if keep)
         runs: list[Run] = []
-        used = 0
-        for action in self._actions:
-            label = action.short if width < 110 else action.footer
-            size = len(action.shown_key) + len(label) + 4
-            if used + size > width + 1:
-                break
-            used += size
+        for action, size, keep in zip(self._actions, sizes, always, strict=True):
+            if not keep:
+                room -= size
+                if room < 0:
+                    continue
             off = bool(self._why_not(action))
             runs.append((f" {action.shown_key} ", ink.faint if off else ink.primary + Style(bold=True)))
-            runs.append((f"{label}  ", ink.faint if off else ink.muted))
+            runs.append((f"{label_of(action, short)}  ", ink.faint if off else ink.muted))
         return [strip_of(runs, width)]

@@ -27,13 +27,13 @@ class HeaderLine(Painted):
         snap = store.snapshot
         wide = width >= 100
         left: list[Run] = [(" ◢ ", ink.primary), (fmt.middle(store.run or "no run yet", 36 if wide else 22), ink.bold)]
+        if store.synthetic:
+            left += [("  ", ink.plain), (" SYNTHETIC ", ink.badge)]
         if snap is not None:
             kind = {"performance": "", "explore": "explore", "accuracy": "accuracy"}.get(snap.attempt_kind, snap.attempt_kind)
             words = [word for word in (snap.scenario, kind, f"attempt {snap.attempt}" if snap.attempt and wide else "") if word]
             left += [("  " + " · ".join(words), ink.muted)]
         left += [(" ▸ ", ink.faint), (self._where, ink.plain)]
-        if store.synthetic:
-            left += [("  ", ink.plain), (" SYNTHETIC ", ink.badge)]
         right: list[Run] = []
         if snap is not None and snap.paused:
             right += [("❚❚ PAUSED  ", ink.warn)]
@@ -132,5 +132,8 @@ class VerdictBanner(Painted):
         if self._store.synthetic:
             runs.append(("  synthetic replicas: not a measurement of hardware", ink.warn))
         reasons = "; ".join(attempt.reasons) or ("no reason given" if attempt.verdict != "VALID" else "all limits hold")
-        record = f"   record {self._store.record}" if self._store.record and self._store.ended else ""
-        return [strip_of(runs, width), strip_of([("   " + reasons, ink.plain), (record, ink.muted)], width)]
+        record: list[Run] = [(f"{self._store.record} ", ink.faint)] if self._store.record and width >= 150 else []
+        why: list[Run] = [("   " + reasons, ink.plain)]
+        if attempt.notes:
+            why.append(("   " + "; ".join(attempt.notes), ink.muted))
+        return [strip_of(spread(runs, record, width), width), strip_of(spread(why, [], width), width)]

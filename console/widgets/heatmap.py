@@ -15,10 +15,8 @@ from console.store.heat import METRICS, UNKNOWN, HeatLevels
 from console.store.view import TableView
 from console.widgets import fmt
 from console.widgets.paint import GLYPHS, Painted, Run, spread, strip_of
-from harness.wire.states import REPLICA_CODE
 
-_LABEL = 4  # "g0  "
-_DRAINING = REPLICA_CODE["DRAINING"]
+_LABEL = 4  # "g0  " before the rows, "n   " before the axis of nodes
 
 
 class HeatMap(Painted):
@@ -40,7 +38,8 @@ class HeatMap(Painted):
         return self.metric.label
 
     def _retitle(self) -> None:
-        self.border_title = f"Fleet · {self.metric.label}"
+        scale = "".join(f"[$heat-{level}]{block}[/]" for level, block in enumerate(fmt.BLOCKS))
+        self.border_title = f"Fleet · {self.metric.label}   {self.metric.low_text} {scale} {self.metric.high_text}"
 
     def draw(self, width: int, height: int) -> list[Strip]:
         store = self._store
@@ -57,7 +56,7 @@ class HeatMap(Painted):
         lines = []
         for row in range(min(rows, height - 1)):
             pair = [row * 2, row * 2 + 1] if self.compact else [row]
-            runs: list[Run] = [(f" {pair[0]:<3}", self.inks.faint)]
+            runs: list[Run] = [(f"g{pair[0]:<3}", self.inks.faint)]
             for node in range(shown):
                 runs += self._cell([grid.get((node, gpu), -1) for gpu in pair], cell)
             lines.append(strip_of(runs, width))
@@ -68,28 +67,25 @@ class HeatMap(Painted):
         chosen = any(at >= 0 and self._store.slots[at].slot == self._view.cursor for at in slots)
         if len(slots) == 2:
             text, style = self._half(slots[0], slots[1])
+            mark = Style(underline=True, bold=True)  # both colours of a half block are taken
         else:
-            text, style = self._full(slots[0], bar=True)
+            text, style = self._full(slots[0])
+            mark = Style(bgcolor=ink.cursor.bgcolor, underline=True)
         body = text * (cell - 1 if cell > 2 else cell)
         if chosen:
-            style = style + Style(bgcolor=ink.cursor.bgcolor, underline=True)
+            style = style + mark
         return [(body, style), (" ", ink.plain)] if cell > 2 else [(body, style)]
 
-    def _full(self, at: int, *, bar: bool) -> Run:
+    def _full(self, at: int) -> Run:
         ink = self.inks
         if at < 0:
             return " ", ink.plain
         code = int(self._store.state[at])
-        if code not in (READY_CODE, SLOW_CODE, _DRAINING):
-            name = SHOWN_STATES[code]
+        name, level = SHOWN_STATES[code], int(self._values[at])
+        if code not in (READY_CODE, SLOW_CODE) or level == UNKNOWN:
             return GLYPHS[name], ink.states[name]
-        if code == _DRAINING:
-            return GLYPHS["DRAINING"], ink.states["DRAINING"]
-        level = int(self._values[at])
-        if level == UNKNOWN:
-            return GLYPHS[SHOWN_STATES[code]], ink.states[SHOWN_STATES[code]]
         if code == SLOW_CODE:
-            return fmt.BLOCKS[level] if bar else "▀", ink.states["SLOW"] + Style(bold=True)
+            return fmt.BLOCKS[level], ink.states["SLOW"] + Style(bold=True)
         return fmt.BLOCKS[level], ink.heat[level]
 
     def _half(self, top: int, bottom: int) -> Run:
@@ -105,16 +101,19 @@ class HeatMap(Painted):
 
     def _axis(self, shown: int, nodes: int, cell: int, width: int) -> Strip:
         ink = self.inks
-        ticks = [" "] * (shown * cell)
         step = max(1, -(-8 // cell))
+        axis = ""
         for node in range(0, shown, step):
-            for offset, letter in enumerate(str(node)):
-                if node * cell + offset < len(ticks):
-                    ticks[node * cell + offset] = letter
-        more = f"  +{nodes - shown} nodes not shown" if nodes > shown else ""
-        scale: list[Run] = [(self.metric.low_text + " ", ink.faint)]
-        scale += [(fmt.BLOCKS[level] if not self.compact else "▀", style) for level, style in enumerate(ink.heat)]
-        scale += [(" " + self.metric.high_text, ink.faint)]
-        axis = "".join(ticks).rstrip()
-        room = width - _LABEL - sum(len(text) for text, _ in scale) - 2
-        return strip_of(spread([("node", ink.faint), (axis[: max(0, room)], ink.faint), (more, ink.warn)], scale, width), width)
+            label = f"{node}"
+            if node * cell + len(label) <= shown * cell:
+                axis = axis.ljust(node * cell) + label
+        right: list[Run] = []
+        if nodes > shown:
+            right = [(f"+{nodes - shown} nodes not shown", ink.warn)]
+        elif self.compact:
+            right = [(f"{self.metric.label} {self.metric.low_text} ", ink.faint), *[("█", style) for style in ink.heat]]
+            right.append((f" {self.metric.high_text}", ink.faint))
+        room = width - _LABEL - sum(len(text) for text, _ in right) - 1
+        if len(axis) > room:
+            axis = axis[:room].rsplit(" ", 1)[0]  # whole labels only
+        return strip_of(spread([("n   ", ink.faint), (axis, ink.faint)], right, width), width)

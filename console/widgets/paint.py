@@ -85,6 +85,18 @@ def strip_of(runs: Iterable[Run], width: int, base: Style | None = None) -> Stri
     return Strip(segments, width)
 
 
+def fitting(groups: Iterable[Sequence[Run]], width: int) -> list[Run]:
+    """Whole groups, in order, as long as they fit: half a number is worse than none."""
+    kept: list[Run] = []
+    for group in groups:
+        size = sum(cell_len(text) for text, _ in group)
+        if size > width:
+            break
+        width -= size
+        kept += group
+    return kept
+
+
 def spread(left: Sequence[Run], right: Sequence[Run], width: int) -> list[Run]:
     """Left and right parts of one line; the left one gives way."""
     room = width - sum(cell_len(text) for text, _ in right) - 1
@@ -128,7 +140,8 @@ class Painted(Widget):
         width, height = self.content_size
         if width <= 0 or height <= 0 or not self.is_attached:
             return 0
-        fresh = self.draw(width, height)[:height]
+        base = self.rich_style
+        fresh = [strip.apply_style(base) for strip in self.draw(width, height)[:height]]
         if self._drawn_width != width or len(fresh) != len(self._strips):
             self._strips, self._drawn_width = fresh, width
             self.refresh()
@@ -152,7 +165,8 @@ class Painted(Widget):
     def set_lines(self, lines: int) -> None:
         if lines != self._lines:
             self._lines = lines
-            self.refresh(layout=True)
+            # Not at once: asked for while a layout is being worked out (first paint, resize), it would be swallowed.
+            self.call_after_refresh(self.refresh, layout=True)
 
     def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
         return self._lines

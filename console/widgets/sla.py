@@ -14,7 +14,7 @@ from textual.strip import Strip
 
 from console.store.fleet import FleetStore
 from console.widgets import fmt
-from console.widgets.paint import Paint, Painted, Run, spread, strip_of
+from console.widgets.paint import GLYPHS, Paint, Painted, Run, fitting, spread, strip_of
 from harness.wire.control import FleetSnapshot, SlaView
 
 NEAR_FRACTION: Final = 0.9
@@ -37,8 +37,7 @@ class Gauge:
     def runs(self, view: SlaView, window_s: float, width: int, ink: Paint) -> list[Run]:
         now_ms, whole_ms, limit_ms = view.window.p99, view.whole.p99, view.limit_ms
         word, style = judged(now_ms, limit_ms, ink)
-        wide = width >= 70
-        left: list[Run] = [(f"{self.name} p99 ", ink.muted), (f"{window_s:.0f} s " if wide else "", ink.faint)]
+        left: list[Run] = [(f"{self.name} p99 ", ink.muted), (f"{window_s:.0f} s ", ink.faint)]
         if math.isnan(now_ms):
             left += [(f"{fmt.UNKNOWN:>7}", ink.faint), (f"  too few samples yet ({fmt.count(view.window.n)})", ink.muted)]
             return left
@@ -46,10 +45,10 @@ class Gauge:
         if limit_ms is None:
             return [*left, ("no limit", ink.muted), ("   whole ", ink.muted), (fmt.millis(whole_ms), ink.plain)]
         tail: list[Run] = [
-            (f" {fmt.percent(now_ms / limit_ms):>4}", ink.plain),
-            (f" of {fmt.millis(limit_ms)}".ljust(11), ink.muted),
-            (f" {word:<7}", style),
-            (" whole ", ink.muted),
+            (f"{fmt.percent(now_ms / limit_ms):>4}", ink.plain),
+            (f" of {fmt.millis(limit_ms)} ".ljust(12), ink.muted),
+            (f"{word:<6}", style),
+            ("  whole ", ink.muted),
             (f"{fmt.millis(whole_ms):>7}", judged(whole_ms, limit_ms, ink)[1]),
         ]
         used = sum(len(text) for text, _ in left) + sum(len(text) for text, _ in tail)
@@ -79,16 +78,17 @@ class SlaPane(Painted):
         ink, view = self.inks, snap.ttft
         if view.needed > 0:
             return [("verdict possible after ", ink.muted), (fmt.count(view.needed), ink.plain), (" more samples", ink.muted)]
-        runs: list[Run] = []
-        if not math.isnan(view.projected_ms):
-            span = f" [{fmt.millis(view.projected_low_ms)} … {fmt.millis(view.projected_high_ms)}]"
-            runs += [("TTFT p99 at the end ≈ ", ink.muted), (fmt.millis(view.projected_ms), ink.plain), (span, ink.muted)]
+        groups: list[list[Run]] = []
+        if not math.isnan(view.projected_ms) and snap.duration_s > 0:
+            low, high = fmt.millis(view.projected_low_ms), fmt.millis(view.projected_high_ms)
+            span = f" [{low.removesuffix(' s') if high.endswith(' s') else low} … {high}]   "
+            groups.append([("end of run ≈ ", ink.muted), (fmt.millis(view.projected_ms), ink.plain), (span, ink.muted)])
         if view.limit_ms is not None and view.over_allowed > 0:
             style = ink.plain if view.over <= NEAR_FRACTION * view.over_allowed else ink.warn
             style = ink.bad if view.over > view.over_allowed else style
-            runs += [("   over limit " if runs else "over limit ", ink.muted), (fmt.count(view.over), style)]
-            runs += [(f" of {fmt.count(view.over_allowed)} allowed", ink.muted)]
-        return runs
+            allowed = f" of {fmt.big(view.over_allowed)} allowed"
+            groups.append([("over limit ", ink.muted), (fmt.big(view.over), style), (allowed, ink.muted)])
+        return fitting(groups, width)
 
 
 class LoadPane(Painted):
@@ -109,13 +109,20 @@ class LoadPane(Painted):
             (fmt.rate(snap.offered_qps), ink.plain), ("  done ", ink.muted), (fmt.rate(snap.completed_qps), ink.plain),
             (" qps", ink.muted),
         ]  # fmt: skip
-        flow: list[Run] = [
-            ("in flight ", ink.muted), (fmt.count(snap.in_flight), ink.plain), ("  backlog ", ink.muted),
-            (fmt.count(snap.backlog), ink.plain), (f" ({snap.backlog_slope:+.0f}/s)", slope_style),
-        ]  # fmt: skip
-        if width >= 46:
-            flow += [("  lag p99 ", ink.muted), (fmt.millis(snap.issue_lag_p99_ms), ink.plain)]
-        tokens: list[Run] = [(fmt.big(snap.tokens_per_s), ink.bold), ("tok/s", ink.muted)]
+        flow = fitting(
+            [
+                [("in flight ", ink.muted), (fmt.count(snap.in_flight), ink.plain)],
+                [
+                    ("  backlog ", ink.muted),
+                    (fmt.count(snap.backlog), ink.plain),
+                    (f" ({snap.backlog_slope:+.0f}/s)", slope_style),
+                ],
+                [("  lag p99 ", ink.muted), (fmt.millis(snap.issue_lag_p99_ms), ink.plain)],
+            ],
+            width,
+        )
+        number, _, unit = fmt.big(snap.tokens_per_s).partition(" ")
+        tokens: list[Run] = [(number, ink.bold), (f" {unit}tok/s", ink.muted)]
         if snap.redispatched:
             tokens += [("  re-sent ", ink.muted), (fmt.count(snap.redispatched), ink.plain)]
         if snap.failed:
@@ -127,10 +134,15 @@ class LoadPane(Painted):
     def _one_line(self, snap: FleetSnapshot) -> list[Run]:
         ink, states = self.inks, self._store.count_states()
         runs: list[Run] = [
-            ("QPS ", ink.muted), (fmt.rate(snap.target_qps), ink.bold), ("→", ink.faint), (fmt.rate(snap.completed_qps), ink.plain),
-            ("  backlog ", ink.muted), (f"{fmt.count(snap.backlog)} ({snap.backlog_slope:+.0f}/s)", ink.plain),
-            (f"  {fmt.big(snap.tokens_per_s)}", ink.plain), ("tok/s ", ink.muted),
-        ]  # fmt: skip
+            ("QPS ", ink.muted),
+            (fmt.rate(snap.target_qps), ink.bold),
+            ("→", ink.faint),
+            (fmt.rate(snap.completed_qps), ink.plain),
+            ("  backlog ", ink.muted),
+            (f"{fmt.count(snap.backlog)} ({snap.backlog_slope:+.0f}/s)", ink.plain),
+            (f"  {fmt.big(snap.tokens_per_s)}", ink.plain),
+            ("tok/s ", ink.muted),
+        ]
         for name, letter in (("READY", "R"), ("SLOW", "S"), ("EVICTED", "E"), ("LOST", "L")):
             if states.get(name):
                 runs.append((f" {states[name]}{letter}", ink.states[name]))
@@ -147,11 +159,7 @@ class StragglerPane(Painted):
 
     def draw(self, width: int, height: int) -> list[Strip]:
         store, snap, ink = self._store, self._store.snapshot, self.inks
-        states = store.count_states()
-        counts: list[Run] = [(fmt.count(len(store.slots)), ink.bold)]
-        for name in sorted(states, key=lambda state: -states[state]):
-            counts += [("  ", ink.plain), (f"{states[name]} {name}", ink.states[name])]
-        lines = [strip_of(counts, width)]
+        lines = self._counts(width)
         median = store.median("tokens_s")
         if not math.isnan(median):
             policy: list[Run] = [("policy ", ink.muted), (snap.policy, ink.plain)] if snap else []
@@ -162,9 +170,21 @@ class StragglerPane(Painted):
         lines += [self._fault(position, width) for position in self._faults()[: height - len(lines) - 1]]
         if snap is not None:
             lines += [strip_of([(f"▲ {node}: its replicas are slow together", ink.warn)], width) for node in snap.slow_nodes]
-        if len(lines) <= 2:
+        if len(lines) <= 2 and not store.at_barrier and store.slots:
             lines.append(strip_of([("no straggler, nobody missing", ink.muted)], width))
         return lines[:height] + [Strip.blank(width)] * (height - len(lines))
+
+    def _counts(self, width: int) -> list[Strip]:
+        """How many replicas are in which state, on as many lines as that takes."""
+        store, ink = self._store, self.inks
+        states = store.count_states()
+        lines: list[list[Run]] = [[(f"{fmt.count(len(store.slots))} ", ink.bold)]]
+        for name in sorted(states, key=lambda state: -states[state]):
+            text = f" {GLYPHS[name]} {states[name]} {name}"
+            if sum(len(piece) for piece, _ in lines[-1]) + len(text) > width:
+                lines.append([("    ", ink.plain)])
+            lines[-1].append((text + " ", ink.states[name]))
+        return [strip_of(line, width) for line in lines]
 
     def _faults(self) -> list[int]:
         store = self._store
@@ -179,7 +199,10 @@ class StragglerPane(Painted):
         age = fmt.age(float(store.floats("state_age_s")[at]))
         if name == "SLOW":
             ratio, z = float(store.floats("ratio")[at]), float(store.floats("z")[at])
-            runs += [(f" {ratio:5.2f}x", ink.plain), (f"  z {z:4.1f}", ink.muted)]
+            runs += [
+                ("" if math.isnan(ratio) else f" {ratio:5.2f}x", ink.plain),
+                ("" if math.isnan(z) else f"  z {z:4.1f}", ink.muted),
+            ]
         else:
             runs += [(" " + fmt.clip(store.slots[at].reason or "", max(0, width - 28)), ink.muted)]
         return strip_of(spread(runs, [(age, ink.muted)], width), width)

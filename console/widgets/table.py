@@ -38,7 +38,7 @@ _WIDE = (
 )  # fmt: skip
 _NARROW = (
     Column("REPLICA", 13, False), Column("STATE", 12, False), Column("TOK/S", 8), Column("Δmed", 6), Column("z", 6),
-    Column("TTFTp99", 8), Column("WAIT", 5), Column("AGE", 5),
+    Column("TTFTp99", 9), Column("WAIT", 6), Column("AGE", 5),
 )  # fmt: skip
 _TREND_MAX = 30
 
@@ -77,8 +77,11 @@ class ReplicaTable(ScrollView, can_focus=True, inherit_bindings=False):
         if self.virtual_size != wanted:
             self.virtual_size = wanted
         self._medians = self._store.median("tokens_s")
+        if self._view.bound:
+            self._follow_cursor()
         position = self._view.position(self._store)
-        fresh = {y: self._line(y, size.width, position) for y in range(size.height)}
+        base = self.rich_style
+        fresh = {y: self._line(y, size.width, position).apply_style(base) for y in range(size.height)}
         changed = [y for y, strip in fresh.items() if whole or self._strips.get(y) != strip]
         self._strips = fresh
         if changed:
@@ -120,7 +123,7 @@ class ReplicaTable(ScrollView, can_focus=True, inherit_bindings=False):
         runs: list[Run] = [(" ", ink.muted)]
         runs += [(_fit(column.title, column), ink.muted) for column in self._columns()]
         used = 1 + sum(column.width for column in self._columns())
-        tags = [f"↓ {view.sort.label}"]
+        tags = [f"↓ {view.sort.name if self.narrow else view.sort.label}"]
         if view.text:
             tags.append(f"/{view.text}")
         if view.faults_only:
@@ -189,15 +192,18 @@ class ReplicaTable(ScrollView, can_focus=True, inherit_bindings=False):
         self.show_cursor()
 
     def show_cursor(self) -> None:
+        self._follow_cursor()
+        self.repaint()
+
+    def _follow_cursor(self) -> None:
+        """Scroll so that the row under the cursor is on screen: what an act would hit must be seen."""
         row = self._view.position(self._store)
         height = self.scrollable_content_region.height - 1
-        if row >= 0 and height > 0:
-            top = int(self.scroll_offset.y)
-            wanted = row if row < top else row - height + 1 if row >= top + height else top
-            if wanted != top:
-                self.virtual_size = Size(self.scrollable_content_region.width, len(self._view.rows) + 1)
-                self.scroll_to(y=wanted, animate=False, immediate=True)
-        self.repaint()
+        top = int(self.scroll_offset.y)
+        if row < 0 or height <= 0 or top <= row < top + height:
+            return
+        self.virtual_size = Size(self.scrollable_content_region.width, len(self._view.rows) + 1)
+        self.scroll_to(y=row if row < top else row - height + 1, animate=False, immediate=True)
 
     @property
     def page(self) -> int:

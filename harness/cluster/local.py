@@ -179,8 +179,13 @@ def head_alive(folder: RunFolder) -> bool:
         return False
 
 
-def kill_run(folder: RunFolder) -> None:
-    """End the run's head and workers at once. The record stays as it is, which is readable."""
+def kill_run(folder: RunFolder, head_pid: int = 0) -> None:
+    """End the run's head and workers at once. The record stays as it is, which is readable.
+
+    `head_pid`: as launch_head returned it, for a head that has not yet written where it listens.
+    """
+    if head_pid:
+        kill_group(head_pid, None)
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         raw = json.loads(folder.head_json.read_text())
         kill_group(int(raw["pid"]), raw.get("ticks"))

@@ -11,7 +11,10 @@ Names are ours, not pandas' (`_Frame` for DataFrame); `table` below turns the st
 from __future__ import annotations
 
 import codecs
+import contextlib
 import pickle
+import resource
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +43,7 @@ def read_columns(path: Path) -> dict[Any, list[Any]]:
     if not path.stat().st_size:
         raise DatasetError("is empty", path)
     try:
-        with path.open("rb") as file:
+        with path.open("rb") as file, _bounded_memory(path.stat().st_size):
             frame = _Guarded(file).load()
         if not isinstance(frame, _Frame):
             raise DatasetError(f"holds a {type(frame).__name__.lstrip('_')}, not a pandas DataFrame", path)
@@ -53,12 +56,35 @@ def read_columns(path: Path) -> dict[Any, list[Any]]:
         ) from None
     except (DatasetError, OSError):
         raise
+    except MemoryError:
+        raise DatasetError(
+            "asks for more memory than a table of its size can need; it is damaged, or made to do harm", path
+        ) from None
     except Exception as error:  # a damaged pickle fails with whatever its next instruction meets; no code of its own ran
         raise DatasetError(f"is not a whole pickle of a DataFrame ({type(error).__name__}: {error})", path) from error
 
 
 class _NotAllowed(Exception):
     pass
+
+
+@contextlib.contextmanager
+def _bounded_memory(file_bytes: int) -> Iterator[None]:
+    """While loading, the process may grow by 1 GiB and 64 bytes a byte of the file (a list in one byte makes 64): five
+    bytes of a pickle can otherwise ask for 64 GB. Where the kernel does not tell the present size, nothing is bounded."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    try:
+        present = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    except (OSError, ValueError, IndexError):
+        yield
+        return
+    limit = present + (1 << 30) + 64 * file_bytes
+    given = [bound for bound in (soft, hard) if bound != resource.RLIM_INFINITY]
+    resource.setrlimit(resource.RLIMIT_AS, (min([limit, *given]), hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
 
 
 class _Keeps:

@@ -23,6 +23,7 @@ from harness.driver.config import DriverConfig
 from harness.driver.dispatcher import Dispatcher
 from harness.driver.explore import ExploreIssuer
 from harness.driver.ledger import Ledger
+from harness.driver.sinks import NullSink
 from harness.spec import RunSpec
 from harness.wire import attempt as up
 from harness.wire import sockets
@@ -130,6 +131,7 @@ class Driver:
         sys.setswitchinterval(0.0005)
         load = self.spec.load
         if load.kind == "explore":
+            dispatcher.sink = NullSink()
             self._issuer = ExploreIssuer(dispatcher, len(self._dataset), load.target_qps, load.duration_s)
             self._issuer.run()
             return

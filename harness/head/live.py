@@ -25,8 +25,6 @@ class Live:
         self.ttft = SlaWatch(spec.limits.ttft_p99_ms, n_slots, self._window_s)
         self.tpot = SlaWatch(spec.limits.tpot_p99_ms, n_slots, self._window_s)
         self.series = FleetSeries()
-        self.outstanding: npt.NDArray[np.int32] = np.zeros(n_slots, np.int32)
-        self.oldest_ms: npt.NDArray[np.int32] = np.zeros(n_slots, np.int32)
         self._n_slots = n_slots
         self.begin(0.0)
 
@@ -43,8 +41,8 @@ class Live:
         self._tokens = RateWindow(_RATE_WINDOW_S)
         self._backlog = RateWindow(self._window_s)
         self._lags: deque[npt.NDArray[np.int64]] = deque(maxlen=int(_RATE_WINDOW_S * 10))
-        self.outstanding.fill(0)
-        self.oldest_ms.fill(0)
+        self.outstanding: npt.NDArray[np.int32] = np.zeros(self._n_slots, np.int32)
+        self.oldest_ms: npt.NDArray[np.int32] = np.zeros(self._n_slots, np.int32)
 
     def take(self, batch: Batch, now_s: float) -> Rows:
         """Returns the batch's sample rows."""

@@ -41,7 +41,7 @@ class RunBook:
             if self.run.phase in RUN_ENDED:
                 raise RunOver(f"{folder.name} ended as {self.run.phase} ({self.run.verdict}); start a new run")
             before = _head_json(folder)
-            self._close_left_open()
+            self.close_left_open("the head ended during this attempt")
         else:
             self.run = RunFile(
                 run=folder.name,
@@ -119,11 +119,11 @@ class RunBook:
         """The head ends on purpose: nobody should look for it."""
         self._folder.head_json.unlink(missing_ok=True)
 
-    def _close_left_open(self) -> None:
+    def close_left_open(self, reason: str) -> None:
         for attempt in self.run.attempts:
             if attempt.state != "ENDED":
                 attempt.state, attempt.verdict = "ENDED", "CRASHED"
-                attempt.reasons = ["the head ended during this attempt"]
+                attempt.reasons = [reason]
                 attempt.ended_unix = time.time()
 
 

@@ -98,7 +98,7 @@ class Supervisor:
         self._rate_qps = spec.load.target_qps
         self._snapshots = 0
         self._published_version = 0
-        self._second = 0.0
+        self._second = 0
         self._swept_s = time.monotonic()
         self._cpu = (time.monotonic(), time.process_time(), 0.0)
         self._cpu_percent = (0.0, 0.0)
@@ -115,7 +115,9 @@ class Supervisor:
             return await self._live()
         except Exception as error:
             traceback.print_exc()
-            return self._end(states.FAILED, "CRASHED", [f"the head failed: {type(error).__name__}: {error}"])
+            reason = f"the head failed: {type(error).__name__}: {error}"
+            self.book.close_left_open(reason)
+            return self._end(states.FAILED, "CRASHED", [reason])
         finally:
             await self._close(ticker)
 
@@ -276,11 +278,14 @@ class Supervisor:
     def _tick(self, now: float) -> None:
         self.server.poke()
         self.drains.tick()
-        if now - self._second >= 1.0:
-            self._second = now
+        new_second = math.floor(now) != self._second
+        if new_second:
+            self._second = math.floor(now)
             self._each_second(now)
         self._publish_roster()
-        self._publish_snapshot(now)
+        snapshot = self._publish_snapshot(now)
+        if new_second:  # a row a slot for the record, from the snapshot that screens got
+            self.writer.timeline(snapshot.attempt, snapshot.unix, timeline_columns(snapshot), self._slots)
         if self.writer.due() and (self._flushing is None or self._flushing.done()):
             self._flushing = asyncio.create_task(self._flush(final=False))
         if self.journal.trouble is not None:
@@ -313,7 +318,7 @@ class Supervisor:
         self._cpu_percent = (100 * (own_now - own) / span, max(0.0, 100 * (driver_now - driver) / span))
         self._cpu = (now, own_now, driver_now)
 
-    def _publish_snapshot(self, now: float) -> None:
+    def _publish_snapshot(self, now: float) -> control.FleetSnapshot:
         self._snapshots += 1
         head_cpu, driver_cpu = self._cpu_percent
         view = View(
@@ -335,8 +340,7 @@ class Supervisor:
         )
         snapshot = self._builder.build(view, now)
         self.server.publish(snapshot)
-        if self._second == now:  # one timeline row a second, from the snapshot that screens got
-            self.writer.timeline(snapshot.attempt, snapshot.unix, timeline_columns(snapshot), self._slots)
+        return snapshot
 
     def _publish_entry(self, entry: control.JournalEntry) -> None:
         self.server.publish(control.JournalNews([entry]))

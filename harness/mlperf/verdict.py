@@ -17,7 +17,7 @@ from typing import Literal
 from harness.mlperf.rules import MODELS, RULES
 
 #: Acts that load balancing would be allowed to do by itself.
-BENIGN_ACTS = frozenset({"drain"})
+BENIGN_ACTS = frozenset({"drain", "readmit"})
 
 Ending = Literal["finished", "superseded", "aborted", "crashed"]
 
@@ -155,7 +155,7 @@ def _notes(attempt: VerdictInput) -> list[str]:
     notes = []
     drains = sum(count for name, count in attempt.acts.items() if name in BENIGN_ACTS)
     if drains:
-        notes.append(f"ACTS {drains}: replicas were drained during the attempt, as load balancing may do")
+        notes.append(f"ACTS {drains}: replicas were drained or readmitted during the attempt, as load balancing may do")
     if attempt.redispatched:
         notes.append(
             f"{attempt.redispatched} sample{'s were' if attempt.redispatched != 1 else ' was'} dispatched again after a loss"

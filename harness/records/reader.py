@@ -1,12 +1,14 @@
 """Reading a record: the same for a run that ended, one that goes on, and one that was killed.
 
 Everything is read from the run's folder; nothing asks a head. What cannot be read is named in `problems` and left
-out, the rest still counts. Chunks never change once they are visible, so each is checked once a Record (its footer
-and columns, 0.35 ms); a damaged page shows only when it is decoded, and `collect` then finds and leaves out its chunk.
+out, the rest still counts. Chunks never change once they are visible, so each is checked once a Record: `samples` and
+`timeline` read its footer and columns (0.35 ms a chunk), `collect` only the marks at both ends (0.02 ms) and looks
+closer, pages included, when the query then fails.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -68,23 +70,37 @@ class Record:
         return self._scan(self.folder.timeline, TIMELINE_SCHEMA, attempt)
 
     def collect(self, query: Query, attempt: int | None = None) -> pl.DataFrame:
-        """The query's result over the samples, without the chunks whose pages turn out to be damaged."""
+        """The query's result over the samples, without the chunks that turn out to be damaged."""
         try:
-            return query(self.samples(attempt)).collect()
+            return query(with_times(self._scan(self.folder.samples, SAMPLE_SCHEMA, attempt, self._marked))).collect()
         except pl.exceptions.PolarsError:
+            self.samples()
             for path in _chunks(self.folder.samples):
                 if self._checked.get(path):
                     self._decode(path)
             return query(self.samples(attempt)).collect()
 
-    def _scan(self, folder: Path, schema: pl.Schema, attempt: int | None) -> pl.LazyFrame:
+    def _scan(
+        self, folder: Path, schema: pl.Schema, attempt: int | None, check: Callable[[Path, pl.Schema], bool] | None = None
+    ) -> pl.LazyFrame:
+        check = check or self._usable
         try:
-            whole = [path for path in _chunks(folder) if self._usable(path, schema)]
+            whole = [path for path in _chunks(folder) if check(path, schema)]
         except OSError as error:
             self._problem(str(RecordError.from_os(folder, "read", error)))
             whole = []
         frame = pl.scan_parquet(whole) if whole else pl.LazyFrame(schema=schema)
         return frame if attempt is None else frame.filter(pl.col("attempt") == attempt)
+
+    def _marked(self, path: Path, schema: pl.Schema) -> bool:
+        """Cheap: begins and ends as parquet does. Anything else goes through the closer look, which names the trouble."""
+        if path not in self._checked:
+            with path.open("rb") as file:
+                start = file.read(4)
+                file.seek(max(0, os.fstat(file.fileno()).st_size - 4))
+                if start == file.read(4) == b"PAR1":
+                    return True
+        return self._usable(path, schema)
 
     def _usable(self, path: Path, schema: pl.Schema) -> bool:
         known = self._checked.get(path)

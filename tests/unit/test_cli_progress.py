@@ -81,13 +81,25 @@ def test_lines_come_every_two_seconds_and_at_a_change_of_phase() -> None:
 def test_acts_and_warnings_get_lines_of_their_own_and_small_news_does_not() -> None:
     out = io.StringIO()
     lines = ProgressLines(out, lambda: 0.0)
-    lines.entry(JournalEntry(1, 0.0, "head", "replica.state", "node000/gpu0", before="WARMING", after="READY"))
-    lines.entry(JournalEntry(2, 0.0, "operator:kim@desk", "act.evict", "node005/gpu3", why="hot"))
-    lines.entry(JournalEntry(3, 0.0, "head", "replica.state", "node001/gpu0", "lease over", "READY", "LOST", level="error"))
+    lines.news(
+        [
+            JournalEntry(1, 0.0, "head", "replica.state", "node000/gpu0", before="WARMING", after="READY"),
+            JournalEntry(2, 0.0, "operator:kim@desk", "act.evict", "node005/gpu3", why="hot"),
+            JournalEntry(3, 0.0, "head", "replica.state", "node001/gpu0", "lease over", "READY", "LOST", level="error"),
+        ]
+    )
     assert out.getvalue().splitlines() == [
         " 0:00 act.evict node005/gpu3 by kim@desk: hot",
         " 0:00 ERROR replica.state node001/gpu0 READY → LOST: lease over",
     ]
+
+
+def test_what_befalls_many_replicas_at_once_is_counted() -> None:
+    out = io.StringIO()
+    lost = [JournalEntry(n, 0.0, "head", "replica.state", f"node000/gpu{n}", "", "READY", "LOST", level="warn") for n in range(8)]
+    ProgressLines(out, lambda: 0.0).news(lost)
+    assert len(out.getvalue().splitlines()) == 3
+    assert "replica.state → LOST: 6 more" in out.getvalue()
 
 
 @pytest.mark.parametrize(

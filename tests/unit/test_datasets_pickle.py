@@ -10,6 +10,7 @@ import contextlib
 import os
 import pickle
 import pickletools
+import resource
 from pathlib import Path
 from typing import Any
 
@@ -90,6 +91,15 @@ def test_other_pickles_are_told_what_they_are(tmp_path: Path) -> None:
     path.write_bytes(b"tok_input,text\n")
     with pytest.raises(DatasetError, match="is not a whole pickle"):
         load(spec_of(path))
+
+
+def test_five_bytes_cannot_take_the_machines_memory(tmp_path: Path) -> None:
+    path = tmp_path / "greedy.pkl"
+    path.write_bytes(b"\x80\x04Nr\xff\xff\xff\xff.")  # "remember this under number 4294967295": a table of 64 GB
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    with pytest.raises(DatasetError, match="more memory than"):
+        load(spec_of(path))
+    assert resource.getrlimit(resource.RLIMIT_AS) == before
 
 
 @given(data=st.data())

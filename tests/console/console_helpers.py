@@ -1,0 +1,37 @@
+"""Pieces of the console tests that are imported by name (conftest modules must not be)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from textual.pilot import Pilot
+from textual.widget import Widget
+
+from console.app import PacelineApp
+from console.widgets.clock import EVERYTHING
+
+
+class HandClock:
+    """Seconds that pass when a test says so."""
+
+    def __init__(self) -> None:
+        self.s = 1000.0
+
+    def __call__(self) -> float:
+        return self.s
+
+
+async def settle(pilot: Pilot[Any], app: PacelineApp) -> None:
+    """Let the feed deliver, then paint everything as the render clock would."""
+    await pilot.pause()
+    paint = getattr(app.screen, "paint", None)
+    if paint is not None:
+        paint(EVERYTHING)
+        await pilot.pause()
+        paint(EVERYTHING)
+        await pilot.pause()
+
+
+def text_of(widget: Widget) -> str:
+    """What a drawing widget shows, line by line."""
+    return "\n".join(widget.render_line(y).text.rstrip() for y in range(widget.content_size.height))
