@@ -106,7 +106,11 @@ def rate_facts(store: FleetStore) -> list[Fact]:
 def stop_facts(store: FleetStore) -> list[Fact]:
     snap = store.snapshot
     in_flight = fmt.count(snap.in_flight) if snap else fmt.UNKNOWN
+    if snap is not None and snap.attempt_kind == "explore":
+        end = f"issuing ends, {in_flight} samples in flight are finished, all replicas are stopped"
+    else:
+        end = f"the load ends ({in_flight} samples in flight), the attempt becomes ABORTED, all replicas are stopped"
     return [
-        ("effect", f"the load ends ({in_flight} samples in flight), the attempt becomes ABORTED, all replicas are stopped"),
+        ("effect", end),
         ("record", f"stays complete in {store.record}" if store.record else "stays complete"),
     ]

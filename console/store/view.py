@@ -88,6 +88,7 @@ class TableView:
         self._held_until = float("-inf")
         self._next_sort = float("-inf")
         self._forced = True
+        self._refiltered = False  # the operator chose other rows: the cursor has no claim to stay
 
     # --- order ---------------------------------------------------------------------------------------------
 
@@ -100,11 +101,11 @@ class TableView:
         self._next_sort = now_s + RESORT_S
         keep = matching(store, self.text, self.faults_only)
         position = store.index.get(self.cursor) if self.bound and self.cursor is not None else None
-        if position is not None and not forced:
+        if position is not None and not self._refiltered:
             keep[position] = True
         order = order_by(store, self.sort)
         rows = order[keep[order]]
-        self._slots, self._forced = store.slots, False
+        self._slots, self._forced, self._refiltered = store.slots, False, False
         changed = not np.array_equal(rows, self.rows)
         self.rows = rows
         if position is None or not keep[position]:
@@ -124,10 +125,12 @@ class TableView:
 
     def filter(self, text: str) -> None:
         self.text = text
+        self._refiltered = True
         self.force()
 
     def toggle_faults(self) -> bool:
         self.faults_only = not self.faults_only
+        self._refiltered = True
         self.force()
         return self.faults_only
 

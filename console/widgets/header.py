@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import textwrap
 import time
 from collections.abc import Callable
 
@@ -14,6 +15,7 @@ from console.widgets.paint import Painted, Run, spread, strip_of
 from harness.wire.states import RUN_PHASES
 
 _WAY = ("PLACING", "REGISTERING", "WARMING", "READY", "MEASURING", "DRAINING", "DONE")
+REASON_LINES = 3
 _SHORT = {"PLACING": "place", "REGISTERING": "register", "WARMING": "warm", "READY": "ready", "MEASURING": "measure"}
 
 
@@ -130,10 +132,10 @@ class VerdictBanner(Painted):
             runs.append((f"  ACTS {attempt.acts}", ink.warn))
         runs.append((f"  attempt {attempt.number}, {attempt.kind} at {fmt.rate(attempt.target_qps)} qps", ink.muted))
         if self._store.synthetic:
-            runs.append(("  synthetic replicas: not a measurement of hardware", ink.warn))
+            runs.append(("  synthetic: says nothing about hardware", ink.warn))
         reasons = "; ".join(attempt.reasons) or ("no reason given" if attempt.verdict != "VALID" else "all limits hold")
         record: list[Run] = [(f"{self._store.record} ", ink.faint)] if self._store.record and width >= 150 else []
-        why: list[Run] = [("   " + reasons, ink.plain)]
-        if attempt.notes:
-            why.append(("   " + "; ".join(attempt.notes), ink.muted))
-        return [strip_of(spread(runs, record, width), width), strip_of(spread(why, [], width), width)]
+        notes = f"   ({'; '.join(attempt.notes)})" if attempt.notes else ""
+        why = textwrap.wrap(reasons + notes, max(10, width - 4), max_lines=REASON_LINES, placeholder=" …")
+        self.set_lines(1 + len(why))
+        return [strip_of(spread(runs, record, width), width), *(strip_of([("   " + line, ink.plain)], width) for line in why)]

@@ -133,6 +133,7 @@ class LoadPane(Painted):
 
     def _one_line(self, snap: FleetSnapshot) -> list[Run]:
         ink, states = self.inks, self._store.count_states()
+        number, _, unit = fmt.big(snap.tokens_per_s).partition(" ")
         runs: list[Run] = [
             ("QPS ", ink.muted),
             (fmt.rate(snap.target_qps), ink.bold),
@@ -140,8 +141,8 @@ class LoadPane(Painted):
             (fmt.rate(snap.completed_qps), ink.plain),
             ("  backlog ", ink.muted),
             (f"{fmt.count(snap.backlog)} ({snap.backlog_slope:+.0f}/s)", ink.plain),
-            (f"  {fmt.big(snap.tokens_per_s)}", ink.plain),
-            ("tok/s ", ink.muted),
+            (f"  {number}", ink.plain),
+            (f" {unit}tok/s ", ink.muted),
         ]
         for name, letter in (("READY", "R"), ("SLOW", "S"), ("EVICTED", "E"), ("LOST", "L")):
             if states.get(name):

@@ -1,7 +1,8 @@
 """The replica table: a ScrollView that formats only the rows on screen and repaints only the lines that changed.
 
 Why not DataTable: it renders every visible cell again on each update (174-264 ms of CPU a tick at 512 rows, measured;
-this one takes 5-25). Rows, order and cursor belong to `store.view.TableView`, which binds the cursor to a slot.
+a ScrollView with render_line took 25-28 on the same machine, the whole viewport each time). Rows, order and
+cursor belong to `store.view.TableView`, which binds the cursor to a slot.
 """
 
 from __future__ import annotations

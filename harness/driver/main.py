@@ -51,6 +51,7 @@ class Driver:
         except Exception as error:
             traceback.print_exc()
             self._send_end(up.DriverEnd(False, f"the driver could not start: {error}", 0, 0))
+            self._context.destroy(linger=2000)
             return EXIT_FAILED
         thread = threading.Thread(target=self._io, args=(dispatcher,), name="dispatcher", daemon=True)
         thread.start()
@@ -65,6 +66,7 @@ class Driver:
             dispatcher.tell(up.DriverPhase("logging"))
         dispatcher.stop()
         thread.join(10)
+        self._context.destroy(linger=2000)  # the last words are out before the process goes
         return EXIT_OK if dispatcher.failure is None else EXIT_FAILED
 
     def _open(self) -> Dispatcher:

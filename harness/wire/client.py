@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import getpass
 import json
 import socket
@@ -97,7 +98,8 @@ class HeadClient:
         poller.register(self._socket, zmq.POLLIN)
         tries = 3
         for _ in range(tries):
-            self._socket.send(encode(request))
+            with contextlib.suppress(zmq.Again):  # a head that refused this key has closed the pipe: a send would block
+                self._socket.send(encode(request), zmq.NOBLOCK)
             while poller.poll(int(timeout_s * 1000 / tries)):
                 try:
                     reply = control.TO_CONSOLE.decode(self._socket.recv())

@@ -251,7 +251,7 @@ async def test_barrier_names_who_is_missing_and_why(make_app: AppMaker) -> None:
 
 async def test_verdict_banner_gives_word_and_reasons(make_app: AppMaker) -> None:
     fleet = ScriptedFleet()
-    fleet.phase, fleet.verdict, fleet.reasons = "DONE", "INVALID", ["TTFT p99 3.21 s is over the limit"]
+    fleet.phase, fleet.verdict, fleet.reasons = "DONE", "INVALID", ["TTFT p99 3.21 s is over the limit", "word " * 15, "the last"]
     app = make_app(fleet)
     async with app.run_test(size=(80, 24)) as pilot:
         await settle(pilot, app)
@@ -259,6 +259,7 @@ async def test_verdict_banner_gives_word_and_reasons(make_app: AppMaker) -> None
         assert "INVALID" in banner
         assert "3.21 s" in banner
         assert "synthetic" in banner
+        assert "the last" in banner
         await pilot.press("q")
     assert app.return_value == "left"
 

@@ -233,8 +233,11 @@ def test_an_unknown_key_gets_nothing_and_a_viewer_cannot_register(start_run: Sta
     stranger = ClientKeys("operator", Pair.fresh(), known.server_public)
     ask = control.GetState("1")
     assert speak(run, stranger, [encode(ask)]) == []
-    with pytest.raises(HeadUnreachable, match="not one of the run's"):
-        HeadClient(HeadAddress.read(run.folder), stranger).state(timeout_s=1)
+    with (
+        HeadClient(HeadAddress.read(run.folder), stranger) as client,
+        pytest.raises(HeadUnreachable, match="not one of the run's"),
+    ):
+        client.state(timeout_s=1)
     viewer = load_client_keys(run.folder.keys, "viewer")
     answers = speak(run, viewer, [encode(register(run, "node000/gpu0", "x"))])
     assert isinstance(answers[0], control.Rejected)
