@@ -85,7 +85,7 @@ def _until_ended(folder: RunFolder, lines: ProgressLines, interrupts: Interrupts
                 if interrupts.count and not asked:
                     asked = True
                     lines.say("Ctrl-C: stopping the load, then the fleet; everything measured is kept (once more: end at once)")
-                    _ask_to_stop(folder, lines, "Ctrl-C")
+                    _ask_to_stop(folder, lines, "Ctrl-C", abort=True)
                 if isinstance(message, FleetSnapshot):
                     lines.snapshot(message)
                     if message.phase in RUN_ENDED:
@@ -110,10 +110,10 @@ def _elsewhere(folder: RunFolder, address: HeadAddress) -> bool:
         return False
 
 
-def _ask_to_stop(folder: RunFolder, lines: ProgressLines, reason: str) -> None:
+def _ask_to_stop(folder: RunFolder, lines: ProgressLines, reason: str, *, abort: bool = False) -> None:
     try:
         with HeadClient.of_run(folder.path) as head:
-            reply = head.command("stop", reason=reason, timeout_s=15.0)
+            reply = head.command("stop", {"abort": abort}, reason=reason, timeout_s=15.0)
     except HeadUnreachable as error:
         lines.say(f"{error}; Ctrl-C once more ends the run's processes at once")
         return

@@ -104,13 +104,14 @@ def test_history_leaves_a_gap_for_missed_seconds() -> None:
 
 def test_heat_levels_hold_still_at_a_threshold(store: FleetStore) -> None:
     levels = HeatLevels()
-    first = levels.update(store, METRICS[0]).copy()
+    metric = next(metric for metric in METRICS if metric.name == "tok")
+    first = levels.update(store, metric).copy()
     at = int(np.flatnonzero(first == 6)[0])
     edge = 0.5 + 0.65 * 6 / 8  # lower end of level 6
     column = store.floats("tokens_s").copy()
     store.columns["tokens_s"] = column
     column[at] = store.median("tokens_s") * (edge - 0.01)
-    assert levels.update(store, METRICS[0])[at] == 6
+    assert levels.update(store, metric)[at] == 6
     column[at] = store.median("tokens_s") * (edge - 0.05)
-    assert levels.update(store, METRICS[0])[at] == 5
-    assert levels.update(store, METRICS[0])[store.index["node010/gpu0"]] == UNKNOWN
+    assert levels.update(store, metric)[at] == 5
+    assert levels.update(store, metric)[store.index["node010/gpu0"]] == UNKNOWN

@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 import polars as pl
 import pytest
-from conftest import RunHandle, kill, small_spec
+from run_kit import RunHandle, kill, small_spec
 
 from harness.cluster.local import launch_head
 from harness.records.layout import RunFolder
@@ -309,9 +309,7 @@ def test_a_slot_that_never_comes_fails_the_barrier_by_name(start_run: Start) -> 
 
 def test_a_waived_slot_lets_the_barrier_open(start_run: Start) -> None:
     faults = [{"slot": "node001/gpu1", "kind": "flaky_start", "times": 50}]
-    run = start_run(
-        fleet__engine_args={"preset": "demo", "faults": faults}, load__duration_s=3, fleet__restart_backoff_s=1.0
-    )
+    run = start_run(fleet__engine_args={"preset": "demo", "faults": faults}, load__duration_s=3, fleet__restart_backoff_s=1.0)
     run.wait("three READY", lambda: sum(s.state == "READY" for s in run.state().slots) == 3)
     assert run.command("waive", slot="node001/gpu1").ok
     run.wait_issuing()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from conftest import RunHandle
+from run_kit import RunHandle
 
 from harness.engines.synthetic.tokens import output_ids
 from harness.records.reader import Record, summarise

@@ -1,0 +1,74 @@
+"""The real supervisor on a run folder, with a cluster that starts nothing and, when asked, a stand-in for its driver.
+
+`python -m tests.bench.bare_head JSON` with folder and driver (a module of this folder that is started in place of
+harness.driver, with the same argument; empty: the real one). The folder holds spec.json and keys. Everything else is what
+the head process does. Benches end it with SIGKILL: the record stays readable, which is part of what they rely on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from harness.cluster.base import NodeEvent, Place
+from harness.head import attempt
+from harness.head.main import folder_lock
+from harness.head.runbook import RunBook
+from harness.head.supervisor import Supervisor
+from harness.records.layout import RunFolder
+from harness.spec import RunSpec
+from harness.wire.keys import ServerKeys
+from harness.wire.sockets import raise_fd_limit
+
+
+class NoCluster:
+    """Replicas come from the bench."""
+
+    kind = "local"
+
+    def start(self, place: Place) -> None:
+        pass
+
+    def poll(self, now_s: float) -> list[NodeEvent]:
+        return []
+
+    def why_missing(self, node: int) -> str:
+        return "the bench has not registered it yet"
+
+    def stop(self, deadline_s: float) -> None:
+        pass
+
+
+def stand_in(module: str) -> None:
+    """Attempts of this process run `module` as their driver."""
+
+    def start(command: list[str], **how: Any) -> subprocess.Popen[bytes]:
+        return subprocess.Popen([sys.executable, "-m", f"tests.bench.{module}", command[-1]], **how)
+
+    names = ("DEVNULL", "PIPE", "STDOUT", "TimeoutExpired")
+    attempt.subprocess = SimpleNamespace(Popen=start, **{name: getattr(subprocess, name) for name in names})  # type: ignore[assignment]
+
+
+async def supervise(folder: RunFolder) -> None:
+    spec = RunSpec.model_validate_json((folder.path / "spec.json").read_bytes())
+    raise_fd_limit(4 * spec.expected_replicas + 256)
+    keys = ServerKeys.load(folder.keys)
+    supervisor = Supervisor(folder, spec, keys, RunBook(folder, spec, keys.server.public.decode()))
+    supervisor.cluster = NoCluster()
+    gc.freeze()
+    await supervisor.run()
+
+
+if __name__ == "__main__":
+    config = json.loads(sys.argv[1])
+    if config["driver"]:
+        stand_in(config["driver"])
+    folder = RunFolder(Path(config["folder"]))
+    with folder_lock(folder):
+        asyncio.run(supervise(folder))

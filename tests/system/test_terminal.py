@@ -1,0 +1,80 @@
+"""The console in a real terminal: tmux types the keys, its screen is read back."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from harness.cluster.local import head_alive, kill_run
+from harness.records.layout import list_runs
+
+pytestmark = pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed")
+
+
+class Terminal:
+    def __init__(self, name: str, command: list[str], env: dict[str, str], columns: int, rows: int) -> None:
+        self._tmux = ["tmux", "-L", name, "-f", "/dev/null"]
+        settings = [part for key, value in env.items() for part in ("-e", f"{key}={value}")]
+        size = ["-x", str(columns), "-y", str(rows)]
+        subprocess.run([*self._tmux, "new-session", "-d", *size, *settings, shlex.join(command)], check=True, timeout=10)
+
+    def screen(self) -> str:
+        return subprocess.run([*self._tmux, "capture-pane", "-p"], capture_output=True, text=True, timeout=10, check=False).stdout
+
+    def press(self, *keys: str) -> None:
+        for key in keys:
+            subprocess.run([*self._tmux, "send-keys", key], check=True, timeout=10)
+            time.sleep(0.15)
+
+    def wait(self, text: str, within_s: float = 30.0) -> str:
+        deadline = time.monotonic() + within_s
+        while text not in (screen := self.screen()):
+            assert time.monotonic() < deadline, f"never saw {text!r}:\n{screen}"
+            time.sleep(0.1)
+        return screen
+
+    def close(self) -> None:
+        subprocess.run([*self._tmux, "kill-server"], capture_output=True, timeout=10, check=False)
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Iterator[Path]:
+    root = tmp_path / "runs"
+    yield root
+    for folder in list_runs(root):
+        kill_run(folder)
+
+
+@pytest.mark.parametrize(("columns", "rows"), [(120, 36), (80, 24)])
+def test_a_person_changes_the_rate_and_stops_the_run_by_keys(runs: Path, columns: int, rows: int) -> None:
+    command = [sys.executable, "-m", "console.cli", "demo", "--explore", "-s", "fleet.nodes=1", "-s", "load.target_qps=20"]
+    env = {"PACELINE_RUNS": str(runs), "TERM": "tmux-256color", "COLORTERM": "truecolor", "LANG": "C.UTF-8"}
+    env |= {key: os.environ[key] for key in ("PATH", "HOME") if key in os.environ}
+    terminal = Terminal(f"paceline-test-{os.getpid()}-{columns}", command, env, columns, rows)
+    try:
+        screen = terminal.wait("MEASUR", 60)
+        assert "SYNTHETIC" in screen
+        terminal.press("=")
+        terminal.wait("at once")
+        terminal.press("C-u", "4", "5", "Enter", "Enter")
+        terminal.wait("45")
+        (folder,) = list_runs(runs)
+        deadline = time.monotonic() + 10
+        while "act.set_rate" not in folder.journal.read_text():
+            assert time.monotonic() < deadline, terminal.screen()
+            time.sleep(0.1)
+        terminal.press("q")
+        terminal.wait("running")
+        terminal.close()  # the terminal goes away: the run does not
+        time.sleep(1)
+        assert head_alive(folder)
+    finally:
+        terminal.close()
