@@ -16,7 +16,7 @@ from harness.records.reader import Record
 from harness.specfile import load_spec
 
 Start = Callable[..., RunHandle]
-STRAGGLER = "node005/gpu3"
+STRAGGLER = "node000/gpu3"
 
 
 def test_the_demos_straggler_is_flagged_and_evicting_it_brings_a_healthy_replacement(start_run: Start) -> None:

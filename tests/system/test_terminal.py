@@ -54,8 +54,20 @@ def runs(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.parametrize(("columns", "rows"), [(120, 36), (80, 24)])
-def test_a_person_changes_the_rate_and_stops_the_run_by_keys(runs: Path, columns: int, rows: int) -> None:
-    command = [sys.executable, "-m", "console.cli", "demo", "--explore", "-s", "fleet.nodes=1", "-s", "load.target_qps=20"]
+def test_keys_change_the_rate_and_a_closed_terminal_leaves_the_run_alone(runs: Path, columns: int, rows: int) -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "console.cli",
+        "demo",
+        "--explore",
+        "-s",
+        "fleet.nodes=1",
+        "-s",
+        "load.target_qps=20",
+        "-s",
+        "fleet.replicas_per_node=4",
+    ]
     env = {"PACELINE_RUNS": str(runs), "TERM": "tmux-256color", "COLORTERM": "truecolor", "LANG": "C.UTF-8"}
     env |= {key: os.environ[key] for key in ("PATH", "HOME") if key in os.environ}
     terminal = Terminal(f"paceline-test-{os.getpid()}-{columns}", command, env, columns, rows)
