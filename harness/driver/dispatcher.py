@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 import zmq
 
@@ -25,13 +26,15 @@ from harness.driver.rows import RowBuffer
 from harness.driver.sinks import Answer, Sink
 from harness.wire import attempt as up
 from harness.wire import data
-from harness.wire.frames import WireError, encode
+from harness.wire.frames import PROTOCOL_VERSION, WireError, encode
 from harness.wire.keys import ZapHandler
 
 Issued = tuple[int, int, int, int]  # LoadGen id, QSL index, scheduled ns (-1 = look it up), issued ns
 DRAIN_MAX = 256
 ISSUE_MAX = 2000
 BATCH_NS = 100_000_000
+_VERSION = bytes([PROTOCOL_VERSION])
+_MORE = zmq.NOBLOCK | zmq.SNDMORE
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +61,13 @@ class Dispatcher:
         clock: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         self.epoch = epoch
-        self._dataset = dataset
-        self._expected = dataset.expected_tokens.tolist()
+        # As plain lists and bytes: indexing numpy for every query costs more than sending it.
+        self._expected: list[int] = dataset.expected_tokens.tolist()
+        self._n_prompt = [dataset.n_prompt(index) for index in range(len(dataset))]
+        self._prompts = [bytes(dataset.prompt(index)) for index in range(len(dataset))]
+        self._cost = [n + (expected or 1000) for n, expected in zip(self._n_prompt, self._expected, strict=True)]
+        self._encode = msgspec.msgpack.Encoder().encode
+        self._decode = data.TO_DRIVER.decode
         self._router, self._pair, self._zap = router, pair, zap
         self._max_tokens = max_tokens
         self._grace_ns = int(no_ready_grace_s * 1e9)
@@ -160,7 +168,7 @@ class Dispatcher:
 
     def _take_issued(self) -> None:
         pending, ledger, due = self._pending, self.ledger, self.due_ns
-        expected, dataset = self._expected, self._dataset
+        cost = self._cost
         now = self._clock()
         for _ in range(min(len(pending), ISSUE_MAX)):
             handle, index, scheduled, issued = pending.popleft()
@@ -175,8 +183,7 @@ class Dispatcher:
                 self._set_zero(scheduled if scheduled >= 0 else issued)
             if scheduled < 0:
                 scheduled = self.zero_ns
-            cost = dataset.n_prompt(index) + (expected[index] or 1000)
-            ledger.issue(Sample(seq, handle, index, scheduled, issued, cost), now)
+            ledger.issue(Sample(seq, handle, index, scheduled, issued, cost[index]), now)
 
     def _set_zero(self, zero_ns: int) -> None:
         if self.zero_ns < 0:
@@ -184,39 +191,53 @@ class Dispatcher:
         self.zero_ns = zero_ns
 
     def _send_query(self, member: Member, sample: Sample) -> bool:
-        index = sample.index
-        header = encode(
-            data.Query(self.epoch, sample.seq, sample.tries, member.slot, self._max_tokens, self._expected[index], index)
-        )
+        index, send = sample.index, self._router.send
+        query = data.Query(self.epoch, sample.seq, sample.tries, member.slot, self._max_tokens, self._expected[index], index)
         try:
-            self._router.send_multipart((member.identity, header, self._dataset.prompt(index)), zmq.NOBLOCK)
+            send(member.identity, _MORE)
+            send(_VERSION + self._encode(query), _MORE)
+            send(self._prompts[index], zmq.NOBLOCK)
         except zmq.ZMQError:
-            return False
+            return False  # only the identity can fail: there is no such peer (any more)
         return True
 
     # --- replies -----------------------------------------------------------------------------------------
 
     def _drain_replies(self) -> None:
-        receive, decode = self._router.recv_multipart, data.TO_DRIVER.decode
+        """Frames are received one by one: recv_multipart would ask twice more a message whether another one follows."""
+        socket = self._router
+        receive, option = socket.recv, socket.getsockopt
         now = self._clock()
         for _ in range(DRAIN_MAX):
             try:
-                frames = receive(zmq.NOBLOCK)
+                identity = receive(zmq.NOBLOCK)
             except zmq.Again:
                 break
+            header = receive(zmq.NOBLOCK)
+            payload = b""
+            if option(zmq.RCVMORE):
+                payload = receive(zmq.NOBLOCK)
+                if option(zmq.RCVMORE):
+                    self._skip_message()
+                    self._refuse(identity, "a data message has at most a header and a payload frame")
+                    continue
             try:
-                message = decode(frames[1])
-            except (WireError, IndexError) as error:
-                self._refuse(frames[0], getattr(error, "reason", "a data message has a header frame"))
+                message = self._decode(header)
+            except WireError as error:
+                self._refuse(identity, error.reason)
                 continue
             kind = type(message)
             if kind is data.First:
-                self._first(frames, message, now)  # type: ignore[arg-type]
+                self._first(identity, message, payload, now)  # type: ignore[arg-type]
             elif kind is data.Complete:
-                self._complete(frames, message, now)  # type: ignore[arg-type]
+                self._complete(identity, message, payload, now)  # type: ignore[arg-type]
             else:
-                self._rare(frames[0], message, now)
+                self._rare(identity, message, now)
         self._hand_over()
+
+    def _skip_message(self) -> None:
+        while self._router.getsockopt(zmq.RCVMORE):
+            self._router.recv(zmq.NOBLOCK)
 
     def _hand_over(self) -> None:
         sink = self.sink
@@ -232,26 +253,19 @@ class Dispatcher:
             sink.complete(finished)
             self.completed += len(finished)
 
-    def _first(self, frames: list[bytes], message: data.First, now: int) -> None:
-        if message.epoch != self.epoch or len(frames) != 3:
-            self.ledger.stale += 1
-            return
-        sample = self.ledger.current(message.seq, message.attempt_try, frames[0], now)
-        if sample is None:
+    def _first(self, identity: bytes, message: data.First, token: bytes, now: int) -> None:
+        sample = self.ledger.current(message.seq, message.attempt_try, identity, now) if message.epoch == self.epoch else None
+        if sample is None or len(token) != 4:  # without its token it is no FIRST; COMPLETE brings the token
             return
         sample.queue_us, sample.prefill_us = message.queue_us, message.prefill_us
         if sample.first_ns < 0:
             sample.first_ns = now
-            self._firsts.append((sample.handle, frames[2]))
+            self._firsts.append((sample.handle, token))
 
-    def _complete(self, frames: list[bytes], message: data.Complete, now: int) -> None:
-        if message.epoch != self.epoch or len(frames) != 3:
-            self.ledger.stale += 1
-            return
-        sample = self.ledger.current(message.seq, message.attempt_try, frames[0], now)
+    def _complete(self, identity: bytes, message: data.Complete, tokens: bytes, now: int) -> None:
+        sample = self.ledger.current(message.seq, message.attempt_try, identity, now) if message.epoch == self.epoch else None
         if sample is None:
             return
-        tokens = frames[2]
         n_tokens = len(tokens) >> 2
         if n_tokens < 2 or len(tokens) & 3:
             self.ledger.give_up_try(sample, now, f"answered with {len(tokens)} bytes; TPOT needs at least 2 tokens of 4 bytes")
@@ -262,7 +276,7 @@ class Dispatcher:
         sample.queue_us, sample.prefill_us = message.queue_us, message.prefill_us
         member = self.ledger.complete(sample, now)
         self._completes.append((sample.handle, tokens))
-        self._rows.add(sample, member, self._dataset.n_prompt(sample.index), n_tokens, self.zero_ns, now, message.decode_us)
+        self._rows.add(sample, member, self._n_prompt[sample.index], n_tokens, self.zero_ns, now, message.decode_us)
 
     def _rare(self, identity: bytes, message: data.ToDriver, now: int) -> None:
         if isinstance(message, data.Hello):
