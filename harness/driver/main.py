@@ -42,7 +42,7 @@ class Driver:
         self._pair.sndhwm = self._pair.rcvhwm = 0
         self._pair.linger = 2000
         self._pair.connect(config.pair)
-        self._issuer: ExploreIssuer | None = None
+        self._issuer: ExploreIssuer | None = None  # made before the dispatcher runs: a new rate may come at any time
 
     def run(self) -> int:
         """Exit status; the reason of a failure has been sent to the supervisor."""
@@ -95,6 +95,9 @@ class Driver:
             no_ready_grace_s=spec.fleet.no_ready_grace_s,
             on_command=self._on_command,
         )
+        if load.kind == "explore":
+            dispatcher.sink = NullSink()
+            self._issuer = ExploreIssuer(dispatcher, len(self._dataset), load.target_qps, load.duration_s)
         dispatcher.tell(up.DriverUp(os.getpid(), endpoint, _loadgen_version()))
         return dispatcher
 
@@ -131,10 +134,7 @@ class Driver:
         gc.freeze()
         gc.set_threshold(50_000, 50, 1000)
         sys.setswitchinterval(0.0005)
-        load = self.spec.load
-        if load.kind == "explore":
-            dispatcher.sink = NullSink()
-            self._issuer = ExploreIssuer(dispatcher, len(self._dataset), load.target_qps, load.duration_s)
+        if self._issuer is not None:
             self._issuer.run()
             return
         from harness.driver.loadgen import run_loadgen

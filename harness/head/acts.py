@@ -235,7 +235,7 @@ class Acts:
         if replica.state == states.READY:
             raise Refused(f"{replica.slot} is READY: only a missing slot can be waived")
         replica.waived = True
-        self._roster.version += 1
+        self._roster.touch(replica)
         self._note(command, replica.slot)
         return f"{replica.slot}: waived, the barrier no longer waits for it"
 

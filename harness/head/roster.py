@@ -97,6 +97,7 @@ class Roster:
     by_slot: dict[str, Replica] = field(default_factory=dict)
     version: int = 1
     stale_messages: int = 0
+    _changed: set[int] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         fleet = self.spec.fleet
@@ -118,9 +119,19 @@ class Roster:
         replica.since_s, replica.since_unix = self.clock(), self.unix()
         if state not in states.ALIVE:
             replica.beat, replica.tokens_s = None, float("nan")
-        self.version += 1
+        self.touch(replica)
         self.on_move(replica, before, why, who)
         return True
+
+    def touch(self, replica: Replica) -> None:
+        """Its slow-moving facts have changed: consoles are told."""
+        self.version += 1
+        self._changed.add(replica.index)
+
+    def take_changed(self) -> list[Replica]:
+        changed = [self.replicas[index] for index in sorted(self._changed)]
+        self._changed.clear()
+        return changed
 
     def register(self, message: Register, peer: bytes) -> Admission:
         replica = self.by_slot.get(message.slot)

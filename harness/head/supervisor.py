@@ -349,10 +349,11 @@ class Supervisor:
         if self.roster.version == self._published_version:
             return
         self._published_version = self.roster.version
-        self.server.publish(control.RosterNews(self.roster.version, self._slot_infos(), list(self.book.attempts)))
+        changed = self._slot_infos(self.roster.take_changed())
+        self.server.publish(control.RosterNews(self.roster.version, changed, list(self.book.attempts)))
 
-    def _slot_infos(self) -> list[control.SlotInfo]:
-        return [replica.info(str(self.folder.log(replica.slot))) for replica in self.roster.replicas]
+    def _slot_infos(self, replicas: list[Replica]) -> list[control.SlotInfo]:
+        return [replica.info(str(self.folder.log_of_slot(replica.slot))) for replica in replicas]
 
     # --- the record --------------------------------------------------------------------------------------
 
@@ -395,7 +396,7 @@ class Supervisor:
             head_epoch=self.book.epoch,
             phase=self.phase,
             roster_version=self.roster.version,
-            slots=self._slot_infos(),
+            slots=self._slot_infos(self.roster.replicas),
             attempts=list(self.book.attempts),
             journal=tail,
             series=self.live.series,

@@ -134,7 +134,7 @@ class Workers:
         if not replica.alive:
             if replica.state == states.NEW or replica.incarnation != message.incarnation:
                 replica.reason = f"{message.reason}; {again}"  # it never got as far as REGISTER
-                self._roster.version += 1
+                self._roster.touch(replica)
                 self._note_exit(message, again)
             return
         self._note_exit(message, again)

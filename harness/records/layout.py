@@ -66,6 +66,12 @@ class RunFolder:
         """`head`, `driver-1`, `node000` or a slot name."""
         return self.logs / (process.replace("/", "-") + ".log")
 
+    def log_of_slot(self, slot: str) -> Path:
+        """The replica's own log, or that of the process that carries its whole node."""
+        own = self.log(slot)
+        shared = self.log(slot.partition("/")[0])
+        return shared if shared.exists() and not own.exists() else own
+
 
 def runs_root(configured: str | None = None) -> Path:
     """`record.dir` of the spec, else $PACELINE_RUNS, else ./runs."""

@@ -1,7 +1,8 @@
-"""`make bench`: runs every tests/bench/bench_*.py (or those named), prints a table, writes build/bench.json.
+"""`make bench`: runs every tests/bench/bench_*.py (or those named), prints a table as it goes, writes build/bench.json.
 
 Each module offers `run() -> list[dict]` with name, value, unit, goal and ok. Goals are ratios within one run where they
-can be: absolute rates say more about the machine than about us. Exits with 1 if a goal is missed or a bench fails.
+can be, and ratios are printed first: absolute rates say more about the machine than about us, so its load is printed as
+well. A row without a goal is there to be read. Exits with 1 if a goal is missed or a bench fails.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
+import os
 import sys
 import time
 import traceback
@@ -18,37 +20,60 @@ from typing import Any
 HERE = Path(__file__).parent
 OUT = HERE.parents[1] / "build" / "bench.json"
 
+Row = dict[str, Any]
+
 
 def main() -> int:
-    there = sorted(path.stem.removeprefix("bench_") for path in HERE.glob("bench_*.py"))
-    parser = argparse.ArgumentParser(prog="make bench", description=__doc__)
-    parser.add_argument("which", nargs="*", help=f"benches to run, of {', '.join(there)}; none means all")
-    chosen = parser.parse_args().which or there
-    if not set(chosen) <= set(there):
-        parser.error(f"there is no bench {', '.join(sorted(set(chosen) - set(there)))}; there are {', '.join(there)}")
-    rows: list[dict[str, Any]] = []
-    for name in chosen:
+    rows: list[Row] = []
+    for name in chosen():
         began_s = time.monotonic()
-        try:
-            found = importlib.import_module(f"tests.bench.bench_{name}").run()
-        except Exception:
-            traceback.print_exc()
-            found = [{"name": f"{name}: failed", "value": None, "unit": "", "goal": "runs", "ok": False}]
+        found = ratios_first(measured(name))
         for row in found:
-            show(row)
+            print(line_of(row), flush=True)
         rows += found
-        print(f"  {name} took {time.monotonic() - began_s:.0f} s", file=sys.stderr)
+        took_s, load = time.monotonic() - began_s, os.getloadavg()[0]
+        print(f"      {name} took {took_s:.0f} s; load average {load:.1f} on {os.cpu_count()} CPUs\n", flush=True)
     OUT.parent.mkdir(exist_ok=True)
     OUT.write_text(json.dumps(rows, indent=2) + "\n")
-    missed = [row["name"] for row in rows if not row["ok"]]
-    print(f"{len(rows)} figures in {OUT}" + (f"; goals missed: {', '.join(missed)}" if missed else ""))
+    missed = [row["name"] for row in rows if row["ok"] is False]
+    print(f"{len(rows)} figures in {OUT}" + (f"; goals missed: {'; '.join(missed)}" if missed else ""))
     return 1 if missed else 0
 
 
-def show(row: dict[str, Any]) -> None:
-    value = f"{row['value']:,.3g}" if isinstance(row["value"], float) else str(row["value"])
-    mark = "ok  " if row["ok"] else "MISS"
-    print(f"{mark}  {row['name']:<70} {value:>10} {row['unit']:<12} goal {row['goal']}", flush=True)
+def chosen() -> list[str]:
+    there = sorted(path.stem.removeprefix("bench_") for path in HERE.glob("bench_*.py"))
+    parser = argparse.ArgumentParser(prog="make bench", description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("which", nargs="*", help=f"benches to run, of {', '.join(there)}; none means all")
+    parser.add_argument("-k", metavar="PATTERN", default="", help="only benches whose name contains this")
+    asked = parser.parse_args()
+    if unknown := sorted(set(asked.which) - set(there)):
+        parser.error(f"there is no bench {', '.join(unknown)}; there are {', '.join(there)}")
+    names = [name for name in asked.which or there if asked.k in name]
+    if not names:
+        parser.error(f"no bench has {asked.k!r} in its name; there are {', '.join(there)}")
+    return names
+
+
+def measured(name: str) -> list[Row]:
+    """The bench's figures; a bench that raises is one figure that missed its goal."""
+    try:
+        found: list[Row] = importlib.import_module(f"tests.bench.bench_{name}").run()
+    except Exception:
+        traceback.print_exc()
+        found = [{"name": f"{name}: failed", "value": None, "unit": "", "goal": "runs", "ok": False}]
+    return found
+
+
+def ratios_first(rows: list[Row]) -> list[Row]:
+    return sorted(rows, key=lambda row: row["unit"] != "ratio")
+
+
+def line_of(row: Row) -> str:
+    value = f"{row['value']:,.4g}" if isinstance(row["value"], float) else str(row["value"])
+    has_goal = row["goal"] not in ("", None)
+    mark = "MISS" if row["ok"] is False else "ok" if has_goal else ""
+    goal = f"  goal {row['goal']}" if has_goal else ""
+    return f"{mark:<5} {row['name']:<72} {value:>10} {row['unit']:<10}{goal}".rstrip()
 
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import json
 import subprocess
 import sys
 from pathlib import Path
@@ -25,6 +24,7 @@ from harness.records.layout import RunFolder
 from harness.spec import RunSpec
 from harness.wire.keys import ServerKeys
 from harness.wire.sockets import raise_fd_limit
+from tests.bench.rig import child_config
 
 
 class NoCluster:
@@ -52,7 +52,7 @@ def stand_in(module: str) -> None:
         return subprocess.Popen([sys.executable, "-m", f"tests.bench.{module}", command[-1]], **how)
 
     names = ("DEVNULL", "PIPE", "STDOUT", "TimeoutExpired")
-    attempt.subprocess = SimpleNamespace(Popen=start, **{name: getattr(subprocess, name) for name in names})  # type: ignore[assignment]
+    attempt.subprocess = SimpleNamespace(Popen=start, **{name: getattr(subprocess, name) for name in names})  # type: ignore[assignment,attr-defined]
 
 
 async def supervise(folder: RunFolder) -> None:
@@ -66,7 +66,7 @@ async def supervise(folder: RunFolder) -> None:
 
 
 if __name__ == "__main__":
-    config = json.loads(sys.argv[1])
+    config = child_config()
     if config["driver"]:
         stand_in(config["driver"])
     folder = RunFolder(Path(config["folder"]))

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import itertools
 import sys
 import tempfile
 import threading
@@ -43,6 +44,8 @@ PROMPT_TOKENS, ANSWER_TOKENS = 256, 1360
 WARM_S, MEASURE_S, ROUNDS = 0.4, 1.6, 3
 PEER_PROCESSES = 2
 WINDOW = {64: 2048, 512: 4096}
+
+_pairs = itertools.count()
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,8 +250,9 @@ def _pair(context: zmq.Context[zmq.Socket[bytes]]) -> tuple[zmq.Socket[bytes], z
     ours, drivers = context.socket(zmq.PAIR), context.socket(zmq.PAIR)
     for socket in (ours, drivers):
         socket.sndhwm = socket.rcvhwm = 0
-    ours.bind("inproc://supervisor")
-    drivers.connect("inproc://supervisor")
+    name = f"inproc://supervisor-{next(_pairs)}"  # a name is free again only when libzmq has reaped its socket
+    ours.bind(name)
+    drivers.connect(name)
     return ours, drivers
 
 

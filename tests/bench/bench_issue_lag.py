@@ -54,7 +54,8 @@ def driver_lags_ms(spec: RunSpec) -> Lags:
 
 
 def _from_least(lags_ms: Lags) -> Lags:
-    return lags_ms - lags_ms.min()
+    from_least: Lags = lags_ms - lags_ms.min()
+    return from_least
 
 
 def run() -> list[Row]:

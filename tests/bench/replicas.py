@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import functools
 import json
-import os
 import random
 import secrets
 import sys
@@ -26,14 +25,15 @@ from harness.spec import RunSpec
 from harness.wire import control, sockets
 from harness.wire.client import HeadAddress
 from harness.wire.keys import load_client_keys
-from harness.worker import session as session_module
+from harness.worker import session
 from harness.worker.incarnation import Incarnation
 from harness.worker.launch import SlotLife
 from harness.worker.session import Session
-from tests.bench.rig import parent_gone
+from harness.worker.versions import own_versions
+from tests.bench.rig import child_config
 
 # One process stands for hundreds here; each would look its versions up once.
-session_module.own_versions = functools.cache(session_module.own_versions)
+session.own_versions = functools.cache(own_versions)  # type: ignore[attr-defined]
 
 
 class IdleEngine:
@@ -95,14 +95,13 @@ class Fleet:
         return replica
 
     async def run(self) -> None:
-        parent = os.getppid()
         keys = load_client_keys(self._folder.keys, "worker")
         head = HeadAddress.read(self._folder).control
         args_hash = registry.args_hash(self._spec)
         loop, context = asyncio.get_running_loop(), sockets.context()
         registering = []
         for replica in self._replicas:
-            session = Session(
+            connection = Session(
                 loop,
                 context,
                 keys,
@@ -114,9 +113,9 @@ class Fleet:
                 plane=NoData(),  # type: ignore[arg-type]
                 rng=self._rng,
             )
-            registering.append(loop.create_task(session.register(replica)))
+            registering.append(loop.create_task(connection.register(replica)))
         said = 0
-        while not parent_gone(parent):
+        while True:
             await asyncio.sleep(0.02)
             epoch = min(replica.acked_epoch for replica in self._replicas)
             if epoch > said:
@@ -126,7 +125,7 @@ class Fleet:
 
 if __name__ == "__main__":
     sockets.raise_fd_limit(8192)
-    fleet = Fleet(json.loads(sys.argv[1]))
+    fleet = Fleet(child_config())
     print(json.dumps({"prepared": True}), flush=True)
     sys.stdin.readline()
     asyncio.run(fleet.run())

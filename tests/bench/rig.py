@@ -17,6 +17,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
+from harness.worker.replica import die_with
+
 ROOT = Path(__file__).parents[2]
 Row = dict[str, Any]
 T = TypeVar("T")
@@ -73,7 +75,7 @@ class Child:
     """A python program of this folder, told what to do by one JSON argument, telling what it found by JSON lines."""
 
     def __init__(self, module: str, config: dict[str, Any], cpus: set[int] | None = None) -> None:
-        command = [sys.executable, "-m", f"tests.bench.{module}", json.dumps(config)]
+        command = [sys.executable, "-m", f"tests.bench.{module}", json.dumps({**config, "parent": os.getpid()})]
         self.process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         if cpus:
             os.sched_setaffinity(self.process.pid, cpus)
@@ -150,8 +152,12 @@ def children() -> Iterator[Children]:
         started.end()
 
 
-def parent_gone(parent: int) -> bool:
-    return os.getppid() != parent
+def child_config() -> dict[str, Any]:
+    """In a Child: what it was told. From here on the kernel ends it with its parent, however that ends."""
+    config: dict[str, Any] = json.loads(sys.argv[1])
+    if not die_with(config["parent"]):
+        sys.exit(3)
+    return config
 
 
 def peers_cpus() -> set[int]:

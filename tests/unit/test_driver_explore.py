@@ -1,0 +1,192 @@
+"""The Poisson issuer: its arrivals are Poisson, a new rate holds at once, a pause leaves no burst behind, an end drains."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from harness.driver.explore import ExploreIssuer
+from harness.wire import attempt as up
+
+
+class Recorder:
+    """Stands where the dispatcher does and keeps what it is handed. Nothing completes unless a test says so."""
+
+    def __init__(self) -> None:
+        self.target_qps = 0.0
+        self.failure: str | None = None
+        self.failed = 0
+        self.closing = False
+        self.open_samples = 0
+        self.issued: list[tuple[int, int, int]] = []  # index, scheduled, handed over
+        self.phases: list[str] = []
+
+    def tell(self, message: up.DriverPhase) -> None:
+        self.phases.append(message.phase)
+
+    def issue(self, queries: list[tuple[int, int, int, int]]) -> None:
+        self.issued += [(index, scheduled, issued) for _, index, scheduled, issued in queries]
+
+    def count_between(self, start_s: float, end_s: float) -> int:
+        return sum(start_s <= scheduled / 1e9 < end_s for _, scheduled, _ in self.issued)
+
+
+def make(rate_qps: float, duration_s: float = 0.0, n_samples: int = 10, seed: int = 1) -> tuple[ExploreIssuer, Recorder]:
+    recorder: Any = Recorder()
+    return ExploreIssuer(recorder, n_samples, rate_qps, duration_s, seed), recorder
+
+
+@contextmanager
+def running(issuer: ExploreIssuer) -> Iterator[threading.Thread]:
+    thread = threading.Thread(target=issuer.run, daemon=True)
+    thread.start()
+    try:
+        yield thread
+    finally:
+        issuer.finish(0.0)
+        thread.join(5)
+        assert not thread.is_alive()
+
+
+def until(true: Any, within_s: float = 3.0) -> None:
+    deadline = time.monotonic() + within_s
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
+
+
+def test_arrivals_are_a_poisson_process_at_the_asked_rate() -> None:
+    rate = 20_000.0
+    issuer, recorder = make(rate, duration_s=0.4)
+    issuer.run()
+    scheduled = np.array([at for _, at, _ in recorder.issued])
+    gaps_s = np.diff(scheduled) / 1e9
+    assert (gaps_s >= 0).all()
+    n = len(gaps_s)
+    assert n > 4000
+    assert abs(gaps_s.mean() * rate - 1) < 5 / np.sqrt(n)
+    assert abs(gaps_s.std() * rate - 1) < 0.08
+    # Kolmogorov-Smirnov against the exponential; 1.95 / sqrt(n) is passed over once in a thousand seeds.
+    distance = np.abs(np.arange(1, n + 1) / n - (1 - np.exp(-np.sort(gaps_s) * rate))).max()
+    assert distance < 1.95 / np.sqrt(n) + 1 / n
+    independence = np.corrcoef(gaps_s[:-1], gaps_s[1:])[0, 1]
+    assert abs(independence) < 5 / np.sqrt(n)
+
+
+def test_a_sample_is_never_handed_over_before_its_time() -> None:
+    issuer, recorder = make(3000.0, duration_s=0.2)
+    issuer.run()
+    assert recorder.issued
+    assert all(issued >= scheduled for _, scheduled, issued in recorder.issued)
+
+
+def test_every_sample_is_used_once_before_any_is_used_again() -> None:
+    issuer, recorder = make(5000.0, duration_s=0.2, n_samples=25)
+    issuer.run()
+    indices = [index for index, _, _ in recorder.issued]
+    rounds = [indices[at : at + 25] for at in range(0, len(indices) - 24, 25)]
+    assert len(rounds) > 4
+    assert all(sorted(order) == list(range(25)) for order in rounds)
+    assert rounds[0] != rounds[1]
+
+
+def test_a_new_rate_holds_at_once() -> None:
+    issuer, recorder = make(0.01)  # the next sample would be minutes away
+    with running(issuer):
+        until(lambda: recorder.phases == ["issuing"])
+        changed = time.monotonic()
+        issuer.set_rate(2000.0)
+        until(lambda: len(recorder.issued) > 100)
+        assert recorder.issued[0][1] / 1e9 - changed < 0.1
+        assert recorder.target_qps == 2000.0
+
+
+def test_a_lower_rate_holds_at_once_too() -> None:
+    issuer, recorder = make(5000.0)
+    with running(issuer):
+        until(lambda: len(recorder.issued) > 200)
+        issuer.set_rate(50.0)
+        time.sleep(0.02)
+        changed = time.monotonic()
+        time.sleep(0.3)
+        assert recorder.count_between(changed, changed + 0.3) < 45
+
+
+def test_a_pause_stops_the_load_and_leaves_no_burst_behind() -> None:
+    issuer, recorder = make(2000.0)
+    with running(issuer):
+        until(lambda: len(recorder.issued) > 50)
+        issuer.set_rate(0.0)
+        time.sleep(0.05)
+        paused = time.monotonic()
+        before = len(recorder.issued)
+        time.sleep(0.25)
+        assert len(recorder.issued) == before
+        issuer.set_rate(2000.0)
+        resumed = time.monotonic()
+        until(lambda: len(recorder.issued) > before + 20)
+        assert recorder.count_between(paused, resumed) == 0
+
+
+def test_finishing_stops_the_load_and_waits_for_what_is_in_flight() -> None:
+    issuer, recorder = make(2000.0)
+    with running(issuer) as thread:
+        until(lambda: len(recorder.issued) > 10)
+        recorder.open_samples = 3
+        issuer.finish(5.0)
+        until(lambda: recorder.phases[-1] == "draining")
+        issued = len(recorder.issued)
+        thread.join(0.1)
+        assert thread.is_alive()
+        assert not recorder.closing
+        recorder.open_samples = 0
+        thread.join(1)
+        assert not thread.is_alive()
+    assert len(recorder.issued) == issued
+    assert (recorder.failed, recorder.closing) == (0, True)
+
+
+def test_what_is_not_back_after_the_drain_time_counts_as_failed() -> None:
+    issuer, recorder = make(100.0)
+    recorder.open_samples = 4
+    with running(issuer) as thread:
+        issuer.finish(0.1)
+        thread.join(1)
+        assert not thread.is_alive()
+    assert (recorder.failed, recorder.closing) == (4, True)
+
+
+def test_a_drain_without_limit_can_be_cut_short() -> None:
+    issuer, recorder = make(100.0, duration_s=0.01)
+    recorder.open_samples = 1
+    with running(issuer) as thread:
+        until(lambda: recorder.phases[-1:] == ["draining"])
+        thread.join(0.1)
+        assert thread.is_alive()
+        issuer.finish(0.05)
+        thread.join(1)
+        assert not thread.is_alive()
+
+
+def test_the_load_ends_by_itself_after_its_duration() -> None:
+    issuer, recorder = make(1000.0, duration_s=0.15)
+    began = time.monotonic()
+    issuer.run()
+    assert 0.15 <= time.monotonic() - began < 1
+    assert recorder.phases == ["issuing", "draining"]
+    assert recorder.count_between(began, began + 0.2) == len(recorder.issued)
+
+
+def test_a_failed_attempt_stops_the_load() -> None:
+    issuer, recorder = make(500.0)
+    recorder.open_samples = 2
+    with running(issuer) as thread:
+        until(lambda: bool(recorder.issued))
+        recorder.failure = "no READY replica"
+        thread.join(1)
+        assert not thread.is_alive()
