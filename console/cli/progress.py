@@ -120,7 +120,9 @@ def _load(fleet: FleetSnapshot) -> list[str]:
     if fleet.paused:
         parts.append("PAUSED")
     left_s = eta_s(fleet)
-    if left_s is not None:
+    if fleet.attempt_state == "draining":
+        parts.append(f"{fleet.in_flight:,d} still in flight")
+    elif left_s is not None:
         parts.append(f"ETA {clock(left_s)}")
     return parts
 

@@ -424,6 +424,8 @@ class Supervisor:
             attempt.record.state = message.phase
             self.book.save()
             self.journal.note("attempt.phase", subject=str(attempt.number), after=message.phase)
+            if message.phase == "draining":
+                self._to_phase(states.DRAINING, "everything is issued; what is in flight finishes")
             if message.phase == "issuing":
                 self.duty.load_begins(time.monotonic())
         elif isinstance(message, up.Drained):
