@@ -273,8 +273,9 @@ class AttemptInfo(msgspec.Struct, omit_defaults=True):
     notes: list[str] = []  # hold whatever the verdict: drains, re-dispatches, synthetic engine
     acts: int = 0
     supersedes: int = 0  # attempt that this one replaced, at a new rate
-    totals: dict[str, int] = {}
+    totals: dict[str, int] = {}  # while it runs: issued, completed, … as of a few seconds ago
     settings_diff: list[str] = []
+    results: dict[str, float] = {}  # at its end, whole attempt: completed_qps, tokens_per_s, ttft_p99_ms, tpot_p99_ms
 
 
 class RunState(_Message):
@@ -364,7 +365,7 @@ class FleetSnapshot(_Message):
     paused: bool
     elapsed_s: float  # of the attempt's load
     duration_s: float  # its minimum; 0 = no end
-    min_queries: int
+    min_queries: int  # queries the attempt will issue at least: asked for, or what LoadGen's configuration makes of it
     issued: int
     completed: int
     redispatched: int
@@ -409,6 +410,8 @@ class FleetSnapshot(_Message):
     oldest_s: bytes  # age of the oldest sample in flight
     beat_age_s: bytes
     state_age_s: bytes
+    slow_age_s: list[float] = []  # since when each of `slow` is called slow
+    straggler_note: str = ""  # why nobody is judged (yet): grace, too few windows, too few replicas; "" = judging
 
 
 class JournalNews(_Message):

@@ -69,11 +69,13 @@ def ratios_first(rows: list[Row]) -> list[Row]:
 
 
 def line_of(row: Row) -> str:
-    value = f"{row['value']:,.4g}" if isinstance(row["value"], float) else str(row["value"])
+    value = row["value"]
+    if isinstance(value, float):
+        value = f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
     has_goal = row["goal"] not in ("", None)
     mark = "MISS" if row["ok"] is False else "ok" if has_goal else ""
     goal = f"  goal {row['goal']}" if has_goal else ""
-    return f"{mark:<5} {row['name']:<72} {value:>10} {row['unit']:<10}{goal}".rstrip()
+    return f"{mark:<5} {row['name']:<72} {value!s:>10} {row['unit']:<10}{goal}".rstrip()
 
 
 if __name__ == "__main__":

@@ -41,7 +41,7 @@ from tests.bench.rig import BenchTimeout, Row, children, median, peers_cpus, row
 
 EPOCH = 1
 PROMPT_TOKENS, ANSWER_TOKENS = 256, 1360
-WARM_S, MEASURE_S, ROUNDS = 0.4, 1.6, 3
+WARM_S, MEASURE_S, ROUNDS = 0.3, 1.2, 5
 PEER_PROCESSES = 2
 WINDOW = {64: 2048, 512: 4096}
 

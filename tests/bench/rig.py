@@ -65,7 +65,12 @@ def thread_cpu_s(tid: int) -> float:
 
 def zmq_io_threads() -> list[int]:
     """libzmq's own I/O threads in this process: CURVE, TCP and framing happen there, not under the GIL."""
-    return [int(task.name) for task in Path("/proc/self/task").iterdir() if (task / "comm").read_text().startswith("ZMQbg/IO")]
+    found = []
+    for task in Path("/proc/self/task").iterdir():
+        with contextlib.suppress(OSError):  # a thread that ends while it is looked at
+            if (task / "comm").read_text().startswith("ZMQbg/IO"):
+                found.append(int(task.name))
+    return found
 
 
 # --- processes -------------------------------------------------------------------------------------------------------

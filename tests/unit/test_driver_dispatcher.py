@@ -297,18 +297,31 @@ def test_a_second_complete_is_dropped_and_counted(rig: Rig) -> None:
     assert len(rig.end()[0]) == 1
 
 
-def test_replies_of_another_epoch_or_over_another_connection_are_stale(rig: Rig) -> None:
+def test_replies_of_another_epoch_or_over_another_connection_change_nothing(rig: Rig) -> None:
     replica, other = rig.join(0), rig.join(1)
     rig.issue(1)
     rig.issue(1)
     query = replica.hear(data.Query)
+    other.first(query, 1)
     other.complete(query, 1, 2)
     replica.say(data.Complete(EPOCH - 1, query.seq, query.attempt_try, 0, 0, 0), ids(1, 2))
-    replica.say(data.Complete(EPOCH, query.seq, query.attempt_try, 0, 0, 0))  # without token ids
-    rig.hear(up.Batch, lambda batch: batch.stale == 3)
+    replica.say(data.Failed(EPOCH - 1, query.seq, query.attempt_try, "an old attempt's trouble"))
+    batch = rig.hear(up.Batch, lambda batch: batch.stale >= 2)
+    assert (batch.completed, batch.in_flight, batch.redispatched) == (0, 2, 0)
     assert rig.sink.told == []
     replica.complete(query, 1, 2)
-    rig.told(2)
+    assert [what for what, _, _ in rig.told(2)] == ["first", "complete"]
+
+
+def test_a_first_without_its_token_is_none_and_the_complete_brings_it(rig: Rig) -> None:
+    replica = rig.join(0)
+    rig.issue(1)
+    query = replica.hear(data.Query)
+    replica.say(data.First(EPOCH, query.seq, query.attempt_try, 5, 6))
+    time.sleep(0.05)
+    assert rig.sink.told == []
+    replica.complete(query, 8, 9)
+    assert rig.told(2)[0] == ("first", 901, ids(8))
 
 
 def test_a_complete_without_a_first_reports_its_own_first_token(rig: Rig) -> None:

@@ -80,7 +80,6 @@ def test_a_message_cut_short_is_refused_and_whole_it_comes_back_equal(cut: int, 
     sent = control.Command(request_id, "ann@desk", "drain", args, "looks slow")
     frame = encode(sent)
     assert control.TO_HEAD.decode(frame) == sent
-    assert control.TO_HEAD.decode(memoryview(frame)) == sent
     with pytest.raises(WireError):
         control.TO_HEAD.decode(frame[:-cut])
 
