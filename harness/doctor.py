@@ -24,6 +24,8 @@ LIBRARIES = ("textual", "pyzmq", "msgspec", "pydantic", "numpy", "polars", "toke
 #: Two sockets a replica, the sockets of workers and consoles, files; and room to spare.
 FILES_PER_REPLICA, FILES_BASE = 4, 256
 FREE_DISK_GB = 1.0
+#: Head, driver, and as much again for the replicas' processes.
+CORES_FOR_LOCAL_FLEET = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +99,7 @@ def open_files(limits: tuple[int, int] | None = None) -> Check:
     carries = 1 << 30 if hard == resource.RLIM_INFINITY else max(0, (hard - FILES_BASE) // FILES_PER_REPLICA)
     shown = "unlimited" if hard == resource.RLIM_INFINITY else f"{hard:,}"
     detail = f"limit {shown} (now {soft:,}, raised at start): " + (
-        "enough for 512 replicas and more" if carries >= 512 else f"enough for about {carries} replicas"
+        "enough for 512 replicas and more" if carries >= 512 else f"enough for about {carries} replica{'s' * (carries != 1)}"
     )
     if carries >= 512:
         return Check("open files", True, detail)
@@ -196,18 +198,19 @@ def locale(environ: Mapping[str, str] = os.environ) -> Check:
 
 
 def cpus(usable: int | None = None) -> Check:
-    count = (
-        usable
-        if usable is not None
-        else len(os.sched_getaffinity(0))
-        if hasattr(os, "sched_getaffinity")
-        else os.cpu_count() or 1
-    )
+    """A local synthetic fleet runs on the cores of the head and the driver: its latencies then hold the wait for a core."""
+    able = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    count = able if usable is None else usable
+    if count >= CORES_FOR_LOCAL_FLEET:
+        return Check("cpu", True, f"{count} usable; head and driver take one each at full load, a local fleet shares the rest")
     if count >= 2:
-        return Check("cpu", True, f"{count} usable; head and driver take one each at full load")
-    return Check(
-        "cpu", None, "1 usable: head, driver and replicas will disturb each other's latencies", "use a machine with 2 or more"
-    )
+        detail = (
+            f"{count} usable: enough for the demo; at full load head and driver take one each, and a local fleet has to share"
+        )
+    else:
+        detail = "1 usable: head, driver and replicas all wait for it, and latencies hold that wait"
+    advice = f"{CORES_FOR_LOCAL_FLEET} or more, or a lower load.target_qps, for a local synthetic fleet that keeps to its model"
+    return Check("cpu", None, detail, advice)
 
 
 def engines() -> Check:

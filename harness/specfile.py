@@ -25,6 +25,8 @@ __all__ = ["PROFILES", "Problem", "SpecError", "load_spec", "parse_value", "prof
 PROFILES = Path(__file__).parent / "profiles"
 #: Fields that hold a path on this machine.
 PATH_FIELDS = ("model.path", "dataset.path", "dataset.tokenizer", "record.dir")
+#: Whose fields the engine checks; absent ones have the engine's defaults, and `none` means absent.
+ENGINE_ARGS = "fleet.engine_args."
 _MISSING = object()
 
 
@@ -50,10 +52,10 @@ def load_spec(which: str, overrides: Sequence[str] = ()) -> RunSpec:
     if problems:
         raise SpecError(with_lines(problems, text, given), source)
     spec = _validate(raw, text, given, source)
-    problems = [*_missing_files(spec), *_engine_problems(spec)]
+    problems = [*_missing_files(spec), *_rules_problems(spec), *_engine_problems(spec)]
     if problems:
         raise SpecError(with_lines(problems, text, given), source)
-    return spec
+    return _with_engine_args(spec, _given_engine_args(spec))
 
 
 def spec_from_json(data: str | bytes, source: str) -> RunSpec:
@@ -135,6 +137,8 @@ def _apply(raw: dict[str, Any], overrides: Sequence[str]) -> tuple[dict[str, str
             problems.append(Problem("", "is not of the form table.field=value", f"{override!r}"))
             continue
         value = parse_value(text)
+        if value is None and dotted.startswith(ENGINE_ARGS) and _take_out(raw, dotted):
+            continue
         if dotted in PATH_FIELDS and isinstance(value, str):
             value = str(Path.cwd() / Path(value).expanduser())
         problem = _put(raw, dotted, value)
@@ -142,6 +146,19 @@ def _apply(raw: dict[str, Any], overrides: Sequence[str]) -> tuple[dict[str, str
             problems.append(problem)
         given[dotted] = text
     return given, problems
+
+
+def _take_out(raw: dict[str, Any], dotted: str) -> bool:
+    """An engine's argument that the file gives and `none` takes away again. What the file does not give stays to be
+    checked by name: `none` for an argument that does not exist is a mistake too."""
+    *way, last = dotted.split(".")
+    at: Any = raw
+    for part in way:
+        at = at.get(part) if isinstance(at, dict) else None
+    if not (isinstance(at, dict) and last in at):
+        return False
+    del at[last]
+    return True
 
 
 def parse_value(text: str) -> Any:
@@ -199,6 +216,16 @@ def _validate(raw: dict[str, Any], text: str, given: Mapping[str, str], source: 
 
 
 def _engine_problems(spec: RunSpec) -> Iterator[Problem]:
+    given = _given_engine_args(spec)
+    yield from _engine_refuses(_with_engine_args(spec, given))
+    for name in sorted(spec.fleet.engine_args.keys() - given.keys()):
+        # taken away though never given: fine for an argument that the engine has, whatever it thinks of such a value
+        for problem in _engine_refuses(_with_engine_args(spec, {name: None})):
+            if "not an argument" in problem.what:
+                yield Problem(problem.field, problem.what.replace("None", "none", 1))
+
+
+def _engine_refuses(spec: RunSpec) -> Iterator[Problem]:
     from harness.engines.base import EngineError
     from harness.engines.registry import check_args
 
@@ -210,6 +237,24 @@ def _engine_problems(spec: RunSpec) -> Iterator[Problem]:
             yield Problem("fleet.engine_args", str(error))
         else:
             yield Problem(re.sub(r"\[(\d+)\]", r".\1", said[1]), f"{said[2]}: {said[3]}" if said[2] else said[3])
+
+
+def _given_engine_args(spec: RunSpec) -> dict[str, Any]:
+    return {name: value for name, value in spec.fleet.engine_args.items() if value is not None}
+
+
+def _with_engine_args(spec: RunSpec, args: dict[str, Any]) -> RunSpec:
+    return spec.model_copy(update={"fleet": spec.fleet.model_copy(update={"engine_args": args})})
+
+
+def _rules_problems(spec: RunSpec) -> Iterator[Problem]:
+    """The driver refuses an unknown name as well, but only once the fleet is warm."""
+    from harness.mlperf.rules import MODELS
+
+    name = spec.model.mlperf_name
+    if name is not None and name not in MODELS:
+        known = f"has no rules here; known are {', '.join(sorted(MODELS))}"
+        yield Problem("model.mlperf_name", known, repr(name), nearest(name, list(MODELS)))
 
 
 def _missing_files(spec: RunSpec) -> Iterator[Problem]:

@@ -12,7 +12,7 @@ from cyclopts import Parameter
 
 from console.cli.errors import NOT_VALID, OK, BadInput
 from console.cli.found import live_run
-from console.cli.output import complain, note, say, say_json
+from console.cli.output import complain, note, say, say_json, typed
 from harness.records.layout import RunFolder
 
 Reason = Annotated[str, Parameter(help="Why; written into the journal")]
@@ -33,7 +33,7 @@ def rate(run: RunFirst, qps: str | None = None, /, *, reason: Reason = "", json:
         raise BadInput(f"rate: {wanted!r} is not a number of queries per second") from None
     if not 0 < rate_qps <= 1_000_000:
         raise BadInput(
-            f"rate: {wanted} must be more than 0 and at most 1,000,000 queries per second (`paceline pause` stops issuing)"
+            f"rate: {wanted} must be more than 0 and at most 1,000,000 queries per second (`{typed('pause')}` stops issuing)"
         )
     return _act(live_run(which), "set_rate", {"qps": rate_qps}, reason, json)
 
@@ -100,7 +100,7 @@ def stop(
 
         if not wait_for_head_to_end(folder, _WAIT_STOP_S):
             complain(
-                f"{folder.name} is still ending after {_WAIT_STOP_S:g} s; `paceline status {folder.name}` shows how far it is"
+                f"{folder.name} is still ending after {_WAIT_STOP_S:g} s; `{typed(f'status {folder.name}')}` shows how far it is"
             )
             return NOT_VALID
         note(f"{folder.name} has ended; record: {folder.path}")
@@ -126,7 +126,7 @@ def _run_and(what: str, first: str, second: str | None) -> tuple[str | None, str
 def _on_slot(act: str, run: str, slot: str | None, reason: str, as_json: bool, incarnation: str | None = None) -> int:
     which, where = _run_and("SLOT", run, slot)
     if "/" not in where or where.startswith(("/", ".")):
-        raise BadInput(f"{act}: {where!r} is not a slot; slots are written node003/gpu1 (paceline {act} [RUN] SLOT)")
+        raise BadInput(f"{act}: {where!r} is not a slot; slots are written node003/gpu1 ({typed(act)} [RUN] SLOT)")
     args = {"slot": where} if incarnation is None else {"slot": where, "incarnation": incarnation}
     return _act(live_run(which), act, args, reason, as_json)
 

@@ -11,14 +11,14 @@ from cyclopts import App, CycloptsError, Group, Parameter, UnusedCliTokensError
 
 from console.cli import acts, checks, listing, processes, start, status
 from console.cli.errors import describe
-from console.cli.output import complain
+from console.cli.output import complain, typed
 from console.cli.version import versions_line
 
 EPILOGUE = """\
 RUN is a run's folder, its name, or any part of its name that fits only one; left out, it is the newest that is going on.
 
-Exit codes: 0 VALID, or an exploration that ended as asked; 1 INVALID, SUPERSEDED or ABORTED, or an act that was refused; \
-2 bad input; 3 a crash, or no answer from the run.
+Exit codes: 0 VALID, or an exploration that ended as asked; 1 INVALID, SUPERSEDED or ABORTED, or an act that was refused, \
+or a run whose head is gone; 2 bad input; 3 a crash, or no answer from the run.
 
 $PACELINE_RUNS is the folder of runs (default ./runs). PACELINE_DEBUG=1 shows where an error came from.
 """
@@ -56,8 +56,10 @@ def _not_understood(error: UnusedCliTokensError, given: Sequence[str], commands:
     unused = " ".join(error.unused_tokens or [])
     if given and given[0] not in commands:
         near = difflib.get_close_matches(given[0], commands, n=1)
-        return f"there is no command {given[0]!r}" + (f"; did you mean {near[0]}?" if near else " (paceline --help lists them)")
-    return f"{given[0]}: {unused} was not understood (paceline {given[0]} --help)"
+        return f"there is no command {given[0]!r}" + (
+            f"; did you mean {near[0]}?" if near else f" ({typed('--help')} lists them)"
+        )
+    return f"{given[0]}: {unused} was not understood ({typed(given[0])} --help)"
 
 
 def main(tokens: Sequence[str] | None = None) -> int:
@@ -72,7 +74,7 @@ def main(tokens: Sequence[str] | None = None) -> int:
         complain(_not_understood(error, given, [name for name in app if not name.startswith("-")]))
         return 2
     except CycloptsError as error:
-        complain(f"{error} (paceline --help lists the commands)")
+        complain(f"{error} ({typed('--help')} lists the commands)")
         return 2
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else 0

@@ -8,7 +8,7 @@ from cyclopts import Parameter
 
 from console import locations
 from console.cli.errors import NOT_VALID, OK
-from console.cli.output import say, say_json
+from console.cli.output import plural, say, say_json
 
 _MARKS = {True: "ok  ", False: "FAIL", None: "note"}
 
@@ -27,5 +27,5 @@ def doctor(*, json: Annotated[bool, Parameter(name="--json", negative="", help="
             if check.fix and check.ok is not True:
                 say(f"{'':<{width + 6}}  → {check.fix}")
         failed = [c.name for c in checks if c.ok is False]
-        say(f"\n{len(checks)} checks, {len(failed)} failed" + (f": {', '.join(failed)}" if failed else ""))
+        say(f"\n{plural(len(checks), 'check')}, {len(failed)} failed" + (f": {', '.join(failed)}" if failed else ""))
     return NOT_VALID if any(check.ok is False for check in checks) else OK

@@ -15,7 +15,10 @@ from types import FrameType
 from console.cli.launch import wait_for_head_to_end
 from console.cli.progress import ProgressLines
 from harness.cluster.local import head_alive, kill_run
+from harness.records.errors import RecordError
+from harness.records.journal import read_journal
 from harness.records.layout import RunFolder
+from harness.records.runfile import read_run
 from harness.wire.client import HeadAddress, HeadClient, HeadUnreachable, Telemetry
 from harness.wire.control import FleetSnapshot, JournalNews
 from harness.wire.states import RUN_ENDED
@@ -47,7 +50,7 @@ class Interrupts:
 
 def follow(folder: RunFolder, lines: ProgressLines | None = None) -> bool:
     """Until the run has ended and its head is gone. False: it was killed by a second Ctrl-C."""
-    lines = lines or ProgressLines()
+    lines = lines or ProgressLines(already_s=_age_s(folder))
     with Interrupts().caught() as interrupts:
         try:
             _until_ended(folder, lines, interrupts)
@@ -63,10 +66,22 @@ def follow(folder: RunFolder, lines: ProgressLines | None = None) -> bool:
 
 
 def stop_and_follow(folder: RunFolder, reason: str) -> bool:
-    """Ask for the end (again, if that was done already: the head does not mind) and wait for it."""
-    lines = ProgressLines()
-    _ask_to_stop(folder, lines, reason)
+    """Wait for the end that the console has asked for; asked here only if the head has no word of it in its journal."""
+    lines = ProgressLines(already_s=_age_s(folder))
+    if any(entry.what == "act.stop" for entry in read_journal(folder.journal)):
+        lines.say(f"{folder.name} is stopping")
+    else:
+        _ask_to_stop(folder, lines, reason)
     return follow(folder, lines)
+
+
+def _age_s(folder: RunFolder) -> float:
+    """Progress lines carry the run's own clock, whenever they begin."""
+    try:
+        started_unix = read_run(folder.path).started_unix
+    except RecordError:
+        return 0.0
+    return max(0.0, time.time() - started_unix) if started_unix else 0.0
 
 
 def _until_ended(folder: RunFolder, lines: ProgressLines, interrupts: Interrupts) -> None:

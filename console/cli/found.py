@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from console import locations
+from console.cli.output import typed
 from harness.cluster.local import head_alive
 from harness.records.errors import RecordError
 from harness.records.layout import NoSuchRun, RunFolder, find_run, list_runs
@@ -30,13 +31,13 @@ def live_run(which: str | None) -> RunFolder:
             return folder
         run = try_read(folder)
         if run is not None and run.phase in RUN_ENDED:
-            raise NoSuchRun(f"{folder.name} has ended ({run.phase}); `paceline show {folder.name}` shows how")
-        raise NoSuchRun(f"{folder.name} has lost its head; `paceline restart-head {folder.name}` starts a new one")
+            raise NoSuchRun(f"{folder.name} has ended ({run.phase}); `{typed(f'show {folder.name}')}` shows how")
+        raise NoSuchRun(f"{folder.name} has lost its head; `{typed(f'restart-head {folder.name}')}` starts a new one")
     root = locations.runs()
     for folder in list_runs(root):
         if head_alive(folder):
             return folder
-    raise NoSuchRun(f"no run is going on in {root}; `paceline runs` lists what is there, `paceline run SPEC` starts one")
+    raise NoSuchRun(f"no run is going on in {root}; `{typed('runs')}` lists what is there, `{typed('run SPEC')}` starts one")
 
 
 def try_read(folder: RunFolder) -> RunFile | None:

@@ -1,12 +1,17 @@
-"""Starting a head, in a new folder or in one whose head has died, and waiting for either end of its life."""
+"""Starting a head, in a new folder or in one whose head has died, and waiting for either end of its life.
+
+What can be wrong with the samples is found out here, before there is a folder or a process.
+"""
 
 from __future__ import annotations
 
 import shutil
+import threading
 import time
 from pathlib import Path
 
-from console.cli.errors import HeadDied, NotStarted
+from console.cli.errors import BadInput, HeadDied, NotStarted
+from console.cli.output import note, plural
 from harness.cluster.local import head_alive, kill_run, launch_head
 from harness.cluster.procinfo import end_group, is_alive
 from harness.records.layout import RunFolder, new_run_folder, runs_root
@@ -16,6 +21,29 @@ from harness.wire.client import HeadAddress, HeadUnreachable
 #: From the start of the process to head.json; a head imports for about a second, on a loaded machine for several.
 START_DEADLINE_S = 45.0
 LOG_LINES = 15
+#: Reading a dataset in silence for longer than this would look like a hang.
+SILENT_READING_S = 1.0
+
+
+def check_dataset(spec: RunSpec) -> None:
+    """Reads the whole dataset, as the driver will. Raises DatasetError, BadInput.
+
+    Made-up lengths cannot be wrong beyond what the spec has checked, so a demo does not pay the 0.3 s of its imports.
+    """
+    data, wanted = spec.dataset, spec.load.performance_samples
+    if data.kind == "lengths" and wanted is None:
+        return
+    reading = threading.Timer(SILENT_READING_S, note, [f"reading {data.path or 'the dataset'}"])
+    reading.daemon = True
+    reading.start()
+    try:
+        from harness.datasets import load
+
+        found = len(load(spec))
+    finally:
+        reading.cancel()
+    if wanted is not None and wanted > found:
+        raise BadInput(f"load.performance_samples: {wanted:,d} is more than the dataset has ({plural(found, 'sample')})")
 
 
 def new_run(spec: RunSpec) -> RunFolder:

@@ -9,7 +9,7 @@ from cyclopts import Parameter
 from console import locations
 from console.cli.errors import OK
 from console.cli.found import any_run, phase_in_words, try_read
-from console.cli.output import number, say, say_json, table, when
+from console.cli.output import number, say, say_json, table, typed, when
 from harness.cluster.local import head_alive
 from harness.records.layout import RunFolder, list_runs
 
@@ -37,16 +37,21 @@ def welcome() -> int:
     going = next((folder for folder in recent if head_alive(folder)), None)
     say("\nType")
     suggestions = [
-        ("paceline demo", "two minutes of LoadGen over 64 synthetic replicas, in the console"),
-        ("paceline demo --explore", "the same without end; the rate can be changed at once"),
-        ("paceline run SPEC", "a profile or a TOML file; -s fleet.nodes=4 overrides a field"),
-        *([("paceline attach", f"open {going.name}")] if going else []),
-        ("paceline doctor", "will this machine carry a run?"),
-        ("paceline --help", "all commands"),
+        ("demo", "two minutes of LoadGen over 64 synthetic replicas, in the console"),
+        ("demo --explore", "the same without end; the rate can be changed at once"),
+        ("run SPEC", "a profile or a TOML file; -s fleet.nodes=4 overrides a field"),
+        *([("attach", f"open {going.name}")] if going else []),
+        ("doctor", "will this machine carry a run?"),
+        ("--help", "all commands"),
     ]
-    for command, meaning in suggestions:
-        say(f"  {command:<24}  {meaning}")
+    say(table_of_commands(suggestions))
     return OK
+
+
+def table_of_commands(commands: list[tuple[str, str]]) -> str:
+    shown = [(typed(command), meaning) for command, meaning in commands]
+    width = max(len(command) for command, _ in shown)
+    return "\n".join(f"  {command:<{width}}  {meaning}" for command, meaning in shown)
 
 
 def profiles(*, json: AsJson = False) -> int:
@@ -69,15 +74,26 @@ def runs(*, json: AsJson = False) -> int:
     elif rows:
         say(_run_table(rows))
     else:
-        say(f"no runs in {locations.runs()} (paceline demo starts one)")
+        say(f"no runs in {locations.runs()} ({typed('demo')} starts one)")
     return OK
 
 
-def show(run: str | None = None, /, *, json: AsJson = False) -> int:
-    """A run's verdict and figures, from its record; of one that is going on, those until now."""
+def show(
+    run: str | None = None,
+    /,
+    *,
+    attempt: Annotated[int | None, Parameter(help="Figures of this attempt (default: the last)")] = None,
+    json: AsJson = False,
+) -> int:
+    """A run's verdict and figures, from its record; of one that is going on, those until now.
+
+    `ACTS n` beside a verdict: n acts of operators (or of the straggler policy) touched its attempts. Drains and readmits, \
+    which load balancing may do anyway, leave VALID possible; a new rate supersedes a LoadGen attempt; any other act makes \
+    its attempt INVALID.
+    """
     from console.cli.report import result_of, say_result
 
-    result = result_of(any_run(run))
+    result = result_of(any_run(run), number=attempt)
     if json:
         say_json(result)
     else:
@@ -102,7 +118,7 @@ def _row(folder: RunFolder) -> dict[str, Any]:
         "completed": last.totals.get("completed") if last else None,
         "ttft_p99_ms": last.ttft_ms.get("p99") if last else None,
         "tpot_p99_ms": last.tpot_ms.get("p99") if last else None,
-        "acts": run.acts,
+        "acts": max(run.acts, sum(attempt.acts for attempt in run.attempts)),  # the first is written when the run ends
         "record": str(folder.path),
     }
 

@@ -1,10 +1,15 @@
-"""The end of a run: one object for programs, one page for people, both read from the record alone."""
+"""The end of a run: one object for programs, one page for people, both read from the record alone.
+
+Figures come from the samples on disk; of an attempt that is still going, the head's own counts where they are ahead.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
-from console.cli.output import clean, number, say, table
+from console.cli.errors import BadInput
+from console.cli.output import clean, clock, number, plural, say, table, typed, when
+from console.cli.story import change, told
 from harness.cluster.local import head_alive
 from harness.records.errors import RecordError
 from harness.records.layout import RunFolder
@@ -15,8 +20,8 @@ from harness.wire.states import RUN_ENDED
 _SHOWN = ("min", "avg", "p50", "p90", "p95", "p99", "p99_9", "max")
 
 
-def result_of(folder: RunFolder, *, killed: bool = False) -> dict[str, Any]:
-    """What `--json` prints. The figures are those of the last attempt; the others stand in `attempts`."""
+def result_of(folder: RunFolder, *, killed: bool = False, number: int | None = None) -> dict[str, Any]:
+    """What `--json` prints. The figures are those of attempt `number` (default: the last); all stand in `attempts`."""
     import msgspec
 
     from harness.records.reader import Record, summarise
@@ -26,9 +31,8 @@ def result_of(folder: RunFolder, *, killed: bool = False) -> dict[str, Any]:
         run = record.run
     except RecordError as error:
         return _without_run_json(folder, str(error), killed)
-    last = run.attempts[-1] if run.attempts else None
-    summary = msgspec.to_builtins(summarise(record, last.number if last else 0))
-    rates = {"target_qps": last.target_qps if last else None} | summary["rates"]
+    shown = _attempt(run, number)
+    summary = msgspec.to_builtins(summarise(record, shown.number if shown else 0))
     verdict, reasons = verdict_of(run, folder, killed)
     result = {
         "run": folder.name,
@@ -36,12 +40,13 @@ def result_of(folder: RunFolder, *, killed: bool = False) -> dict[str, Any]:
         "reasons": reasons,
         "phase": run.phase,
         "synthetic": run.synthetic,
-        "attempt": last.number if last else None,
-        "totals": summary["totals"],
-        "rates": rates,
+        "attempt": shown.number if shown else None,
+        "totals": _totals(summary["totals"], shown, live=head_alive(folder)),
+        "rates": {"target_qps": shown.target_qps if shown else None} | summary["rates"],
         "ttft_ms": summary["ttft_ms"],
         "tpot_ms": summary["tpot_ms"],
         "latency_ms": summary["latency_ms"],
+        "loadgen": shown.loadgen if shown else {},
         "replicas": summary["replicas"],
         "acts": [act(entry) for entry in record.journal() if entry.what.startswith("act.")],
         "attempts": [attempt_row(attempt) for attempt in run.attempts],
@@ -49,6 +54,28 @@ def result_of(folder: RunFolder, *, killed: bool = False) -> dict[str, Any]:
         "problems": record.problems,
     }
     return clean(result)  # type: ignore[no-any-return]
+
+
+def _attempt(run: RunFile, number: int | None) -> AttemptRecord | None:
+    if number is None:
+        return run.attempts[-1] if run.attempts else None
+    for attempt in run.attempts:
+        if attempt.number == number:
+            return attempt
+    there = ", ".join(str(attempt.number) for attempt in run.attempts) or "none"
+    raise BadInput(f"{run.run} has no attempt {number}; it has {there}")
+
+
+def _totals(counted: dict[str, int], attempt: AttemptRecord | None, *, live: bool) -> dict[str, int]:
+    """Rows reach the disk a little after the head has counted them. What is issued and neither completed nor failed is
+    in flight while the attempt goes on, and lost after it."""
+    if attempt is None:
+        return counted
+    totals = {name: max(n, attempt.totals.get(name, 0)) for name, n in counted.items()}
+    if attempt.state != "ENDED":
+        open_samples = max(0, totals["issued"] - totals["completed"] - totals["failed"])
+        return totals | ({"lost": 0, "in_flight": open_samples} if live else {"lost": open_samples})
+    return totals
 
 
 def verdict_of(run: RunFile, folder: RunFolder, killed: bool = False) -> tuple[str, list[str]]:
@@ -64,7 +91,7 @@ def verdict_of(run: RunFile, folder: RunFolder, killed: bool = False) -> tuple[s
     return "CRASHED", [
         *run.reasons,
         f"the head ended in phase {run.phase} without ending the run (its log: {folder.log('head')}); "
-        f"`paceline restart-head {folder.name}` takes it up again",
+        f"`{typed(f'restart-head {folder.name}')}` takes it up again",
     ]
 
 
@@ -72,8 +99,8 @@ def _without_run_json(folder: RunFolder, why: str, killed: bool) -> dict[str, An
     empty: dict[str, Any] = {}
     return {
         "run": folder.name, "verdict": "ABORTED" if killed else "CRASHED", "reasons": [why], "phase": "", "synthetic": None,
-        "attempt": None, "totals": empty, "rates": empty, "ttft_ms": empty, "tpot_ms": empty, "latency_ms": empty, "replicas": [],
-        "acts": [], "attempts": [], "record": str(folder.path), "problems": [why],
+        "attempt": None, "totals": empty, "rates": empty, "ttft_ms": empty, "tpot_ms": empty, "latency_ms": empty,
+        "loadgen": empty, "replicas": [], "acts": [], "attempts": [], "record": str(folder.path), "problems": [why],
     }  # fmt: skip
 
 
@@ -87,6 +114,10 @@ def attempt_row(attempt: AttemptRecord) -> dict[str, Any]:
         "verdict": attempt.verdict,
         "reasons": attempt.reasons,
         "acts": attempt.acts,
+        "completed_qps": attempt.rates.get("completed_qps", attempt.results.get("completed_qps")),
+        "tokens_per_s": attempt.rates.get("tokens_per_s", attempt.results.get("tokens_per_s")),
+        "ttft_p99_ms": attempt.ttft_ms.get("p99", attempt.results.get("ttft_p99_ms")),
+        "tpot_p99_ms": attempt.tpot_ms.get("p99", attempt.results.get("tpot_p99_ms")),
         "supersedes": attempt.supersedes or None,
         "started_unix": attempt.started_unix or None,
         "ended_unix": attempt.ended_unix or None,
@@ -101,22 +132,29 @@ def act(entry: JournalEntry) -> dict[str, Any]:
         "who": entry.who,
         "act": entry.what.removeprefix("act."),
         "subject": entry.subject,
+        "before": entry.before,
+        "after": entry.after,
         "why": entry.why,
         "attempt": entry.attempt,
+        "data": entry.data,
     }
 
 
 def say_result(result: dict[str, Any]) -> None:
     synthetic = "  SYNTHETIC: simulated replicas, no hardware was measured" if result["synthetic"] else ""
-    acts = f"  ACTS {len(result['acts'])}" if result["acts"] else ""
+    counted = sum(attempt["acts"] for attempt in result["attempts"])
+    acts = f"  ACTS {counted}" if counted else ""
     say(f"{result['run']}: {result['verdict'] or result['phase'] or 'no verdict'}{acts}{synthetic}")
     for reason in result["reasons"]:
         say(f"  {reason}")
     for attempt in result["attempts"]:
         say(f"  {_attempt_line(attempt, result['reasons'])}")
     if result["totals"].get("issued"):
+        if len(result["attempts"]) > 1:
+            say(f"\nattempt {result['attempt']} (--attempt N shows another)")
         _say_figures(result)
         _say_replicas(result["replicas"])
+    _say_acts(result["acts"], counted)
     for problem in result["problems"]:
         say(f"record: {problem}")
     say(f"\nrecord    {result['record']}")
@@ -125,19 +163,59 @@ def say_result(result: dict[str, Any]) -> None:
 def _attempt_line(attempt: dict[str, Any], told: list[str]) -> str:
     why = f": {'; '.join(attempt['reasons'])}" if attempt["reasons"] and attempt["reasons"] != told else ""
     asked = f"{attempt['kind']} {attempt['scenario']} {attempt['target_qps']:g} QPS"
-    return f"attempt {attempt['number']} {asked}  {attempt['verdict'] or attempt['state']}{why}"
+    acts = f" ACTS {attempt['acts']}" if attempt["acts"] else ""
+    figures = [
+        f"{name} {number(attempt[key], digits)} {unit}".strip()
+        for name, key, digits, unit in _LINE_FIGURES
+        if attempt[key] is not None
+    ]
+    said = f"  ({', '.join(figures)})" if figures else ""
+    return f"attempt {attempt['number']} {asked}  {attempt['verdict'] or attempt['state']}{acts}{said}{why}"
+
+
+_LINE_FIGURES = (
+    ("completed", "completed_qps", 1, "q/s"),
+    ("output", "tokens_per_s", 0, "tokens/s"),
+    ("TTFT p99", "ttft_p99_ms", 1, "ms"),
+    ("TPOT p99", "tpot_p99_ms", 1, "ms"),
+)
 
 
 def _say_figures(result: dict[str, Any]) -> None:
-    totals, rates = result["totals"], result["rates"]
-    counted = ("issued", "completed", "failed", "lost", "redispatched")
-    say("\nsamples   " + "  ".join(f"{name} {number(totals.get(name))}" for name in counted))
+    totals, rates, loadgen = result["totals"], result["rates"], result["loadgen"]
+    counted = [name for name in ("issued", "completed", "in_flight", "failed", "lost", "redispatched") if name in totals]
+    ended = next((a["verdict"] for a in result["attempts"] if a["number"] == result["attempt"]), "")
+    # what an attempt leaves behind that was ended on purpose is not lost
+    called = {"in_flight": "in flight", "lost": "unfinished" if ended in ("SUPERSEDED", "ABORTED") else "lost"}
+    say("\nsamples   " + "  ".join(f"{called.get(name, name)} {number(totals[name])}" for name in counted))
     say(
         f"rates     target {number(rates['target_qps'])}  issued {number(rates['issued_qps'])}  "
-        f"completed {number(rates['completed_qps'])} q/s  {number(rates['tokens_per_s'], 0)} tokens/s\n"
+        f"completed {number(rates['completed_qps'])} q/s  {number(rates['tokens_per_s'], 0)} tokens/s "
+        f"over {clock(rates['duration_s'])}, to the last completion"
     )
+    if loadgen.get("samples_per_s") is not None:
+        tokens = f"  {number(loadgen['tokens_per_s'], 0)} tokens/s" if loadgen.get("tokens_per_s") is not None else ""
+        say(f"LoadGen   completed {number(float(loadgen['samples_per_s']))} samples/s{tokens} by its own log")
+    say()
     headings = ["ms", *(name.replace("_", ".") for name in _SHOWN)]
     say(table(headings, [_latency_row(result, name) for name in ("ttft", "tpot", "latency")], right=range(1, 9)))
+
+
+def _say_acts(acts: list[dict[str, Any]], counted: int) -> None:
+    if not acts:
+        return
+    say("\nacts")
+    for entry in acts:
+        what = " ".join(filter(None, (entry["act"], entry["subject"], change(entry["before"], entry["after"]))))
+        facts = f" ({facts})" if (facts := told(entry["data"])) else ""
+        at = f" in attempt {entry['attempt']}" if entry["attempt"] else ""
+        who = entry["who"].partition(":")[2] or entry["who"]
+        say(f"  {when(entry['unix'])}  {what}{facts} by {who}{at}{': ' if entry['why'] else ''}{entry['why']}")
+    if counted:
+        say(
+            f"  ACTS {counted}: {plural(counted, 'act')} touched attempts. Drains and readmits leave VALID possible, as load "
+            "balancing may do them; a new rate supersedes a LoadGen attempt; any other act makes its attempt INVALID."
+        )
 
 
 def _latency_row(result: dict[str, Any], name: str) -> list[str]:
@@ -160,5 +238,5 @@ def _say_replicas(replicas: list[dict[str, Any]], shown: int = 8) -> None:
         ]
         for r in worst
     ]
-    say(f"\n{len(replicas)} replicas" + (f", the {shown} with the worst TPOT p99:" if len(replicas) > shown else ":"))
+    say(f"\n{plural(len(replicas), 'replica')}" + (f", the {shown} with the worst TPOT p99:" if len(replicas) > shown else ":"))
     say(table(["slot", "samples", "tokens", "tokens/s", "TTFT p99 ms", "TPOT p99 ms"], rows, right=range(1, 6)))

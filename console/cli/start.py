@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from cyclopts import Parameter
 
 from console.cli.errors import OK, BadInput, exit_code_of
-from console.cli.output import note, say, say_json
+from console.cli.output import note, plural, say, say_json, typed
 from harness.records.layout import RunFolder
 
 Overrides = Annotated[
@@ -59,7 +59,7 @@ def attach(run: str | None = None, /, *, read_only: ReadOnly = False) -> int:
     from console.cli.found import live_run
 
     folder = live_run(run)
-    _need_terminal("attach", f"paceline status {folder.name}")
+    _need_terminal("attach", typed(f"status {folder.name}"))
     return _open_console(folder, read_only=read_only)
 
 
@@ -71,9 +71,9 @@ def restart_head(run: str, /, *, no_console: NoConsole = False, json: AsJson = F
 
     folder = any_run(run)
     if head_alive(folder):
-        raise BadInput(f"{folder.name} has a head; `paceline attach {folder.name}` opens it")
+        raise BadInput(f"{folder.name} has a head; `{typed(f'attach {folder.name}')}` opens it")
     if not (no_console or json):
-        _need_terminal("restart-head", "restart-head --no-console")
+        _need_terminal("restart-head", typed(f"restart-head {folder.name} --no-console"))
     start_head(folder)
     note(f"{folder.name}: new head; record {folder.path}")
     return _watch(folder, no_console=no_console, as_json=json, read_only=read_only)
@@ -87,10 +87,11 @@ def _run(
     from harness.specfile import load_spec
 
     spec = load_spec(which, overrides)
-    from console.cli.launch import new_run
+    from console.cli.launch import check_dataset, new_run
 
+    check_dataset(spec)
     folder = new_run(spec)
-    fleet = f"{spec.fleet.nodes} nodes x {spec.fleet.replicas_per_node} replicas of {spec.fleet.engine}"
+    fleet = f"{plural(spec.fleet.nodes, 'node')} x {plural(spec.fleet.replicas_per_node, 'replica')} of {spec.fleet.engine}"
     note(f"{folder.name}: {fleet}; record {folder.path}")
     return _watch(folder, no_console=no_console, as_json=as_json, read_only=read_only, ask_on_quit=ask_on_quit)
 
@@ -124,9 +125,10 @@ def _open_console(folder: RunFolder, *, read_only: bool = False, ask_on_quit: bo
     if left == "stop" and head_alive(folder):
         from console.cli.follow import stop_and_follow
 
-        stop_and_follow(folder, "stopped from the console")
+        stop_and_follow(folder, "stopped on leaving the console")
     if head_alive(folder):
-        say(f"{folder.name} goes on. paceline attach {folder.name} opens it again, paceline stop {folder.name} ends it.")
+        attach, stop = typed(f"attach {folder.name}"), typed(f"stop {folder.name}")
+        say(f"{folder.name} goes on. `{attach}` opens it again, `{stop}` ends it.")
         return OK
     return _finish(folder, as_json=False)
 

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
 import time
 from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from console.cli.errors import OK
+from console.cli.errors import NOT_VALID, OK
 from console.cli.found import any_run, phase_in_words
-from console.cli.output import clean, say, say_json, when
+from console.cli.output import clean, say, say_json, typed, when
+from console.cli.story import in_words
 from harness.cluster.local import head_alive
 from harness.records.layout import RunFolder
-from harness.records.runfile import read_run
+from harness.records.runfile import RunFile, read_run
+from harness.wire.states import RUN_ENDED
 
 _LISTEN_S = 3.0
 
@@ -23,26 +27,31 @@ def status(
     *,
     json: Annotated[bool, Parameter(name="--json", negative="", help="Print one JSON object")] = False,
 ) -> int:
-    """Phase, ready replicas and rates of a run now; of one that has ended, how."""
+    """Phase, ready replicas and rates of a run now; of one that has ended, how. Exits with 1 if its head is gone."""
     folder = any_run(run)
     if head_alive(folder):
         _live(folder, json)
-    else:
-        _ended(folder, json)
-    return OK
+        return OK
+    run_file = read_run(folder.path)
+    _without_head(folder, run_file, json)
+    return OK if run_file.phase in RUN_ENDED else NOT_VALID
 
 
-def _ended(folder: RunFolder, as_json: bool) -> None:
-    run = read_run(folder.path)
+def _without_head(folder: RunFolder, run: RunFile, as_json: bool) -> None:
     phase = phase_in_words(run, folder)
     if as_json:
         facts = {"run": folder.name, "live": False, "phase": phase, "verdict": run.verdict, "reasons": run.reasons}
         say_json(facts | {"started_unix": run.started_unix, "ended_unix": run.ended_unix or None, "record": str(folder.path)})
         return
-    say(f"{folder.name}: {phase} {run.verdict}".rstrip())
+    say(f"{folder.name}: {phase}{f' {run.verdict}' if run.verdict not in ('', phase) else ''}")
     for reason in run.reasons:
         say(f"  {reason}")
-    say(f"  started {when(run.started_unix)}, ended {when(run.ended_unix)}; paceline show {folder.name} has the figures")
+    show = typed(f"show {folder.name}")
+    if run.phase in RUN_ENDED:
+        say(f"  started {when(run.started_unix)}, ended {when(run.ended_unix)}; `{show}` has the figures")
+    else:
+        say(f"  head gone; `{typed(f'restart-head {folder.name}')}` starts a new one on the warm fleet")
+        say(f"  started {when(run.started_unix)}; `{show}` has the figures until then")
 
 
 def _live(folder: RunFolder, as_json: bool) -> None:
@@ -70,9 +79,9 @@ def _live(folder: RunFolder, as_json: bool) -> None:
         return
     synthetic = "  SYNTHETIC" if fleet.synthetic else ""
     say(f"{folder.name}{synthetic}  started {when(state.started_unix)}  controller {state.controller or 'nobody'}")
-    say(f"  {progress_line(fleet)}")
+    say(f"  {progress_line(fleet, shutil.get_terminal_size().columns - 2 if sys.stdout.isatty() else None)}")
     for entry in state.journal:
-        say(f"  {when(entry.unix)}  {entry.who}  {entry.what} {entry.subject} {entry.after} {entry.why}".rstrip())
+        say(f"  {when(entry.unix)}  {in_words(entry)}")
 
 
 def _facts(folder: RunFolder, fleet: Any, controller: str) -> dict[str, Any]:
@@ -80,7 +89,7 @@ def _facts(folder: RunFolder, fleet: Any, controller: str) -> dict[str, Any]:
 
     same = (
         "phase", "attempt", "attempt_kind", "attempt_state", "scenario", "mechanism", "target_qps", "paused", "elapsed_s",
-        "duration_s", "min_queries", "issued", "completed", "redispatched", "failed", "in_flight", "backlog",
+        "duration_s", "min_queries", "straggler_note", "issued", "completed", "redispatched", "failed", "in_flight", "backlog",
         "offered_qps", "completed_qps", "tokens_per_s", "counts", "missing", "missing_total", "slow", "slow_nodes",
         "fleet_slow", "acts", "policy", "synthetic",
     )  # fmt: skip

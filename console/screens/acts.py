@@ -1,9 +1,13 @@
-"""What a dialog says before an act: taken from the store at the moment the key was pressed. No Textual, no I/O."""
+"""What a dialog says before an act: whom it hits as of the key press, what it does to the verdict, and the figures of now.
+
+No Textual, no I/O.
+"""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Final
 
 from console.store.fleet import FleetStore
 from console.widgets import fmt
@@ -40,16 +44,16 @@ def facts_for(store: FleetStore, act: str, target: Target) -> list[Fact]:
         facts += [("effect", _effect(store, target)), ("quorum", _quorum(store, target))]
     else:
         facts.append(("effect", "a drained replica serves again; an evicted one is started anew, warms up and joins"))
-    facts.append(("run", _run(store)))
+    facts.append(("verdict", verdict_fact(store, act)))
     facts.append(("acts on", f"incarnation {target.incarnation[:12] or 'none yet'} of {target.slot}, and no other"))
     return facts
 
 
 def _condition(store: FleetStore, at: int, target: Target) -> str:
-    parts = [f"{target.state} for {fmt.age(float(store.floats('state_age_s')[at]))}"]
+    parts = [f"{target.state} for {fmt.age(store.age_s(at))}"]
     ratio, z = float(store.floats("ratio")[at]), float(store.floats("z")[at])
     if not math.isnan(ratio):
-        parts.append(f"step time {ratio:.2f}x the fleet's" + ("" if math.isnan(z) else f" (z {z:+.1f})"))
+        parts.append(f"step time {ratio:.2f}x the fleet's" + ("" if math.isnan(z) else f" (z {fmt.signed(z)})"))
     tokens, median = float(store.floats("tokens_s")[at]), store.median("tokens_s")
     if not math.isnan(tokens) and median:
         parts.append(f"{fmt.signed_percent(tokens / median - 1)} tok/s against the median")
@@ -69,6 +73,8 @@ def _effect(store: FleetStore, target: Target) -> str:
         return "it serves nothing now; the others keep their share"
     if after <= 0:
         return "nobody would be left to serve: the attempt would end"
+    if store.snapshot is None or not store.snapshot.attempt:
+        return f"{fmt.count(after)} replicas would serve the next attempt"
     qps = store.snapshot.target_qps if store.snapshot else 0.0
     return f"{fmt.rate(qps)} qps over {fmt.count(after)} replicas: {100 / after:+.1f}% load each"
 
@@ -82,10 +88,20 @@ def _quorum(store: FleetStore, target: Target) -> str:
     return f"{fmt.count(after)} would serve, {fmt.count(needed)} needed: {verdict}"
 
 
-def _run(store: FleetStore) -> str:
-    if store.snapshot is not None and store.snapshot.phase == "MEASURING":
-        return "goes on; the act is journalled and the verdict is marked ACTS"
-    return f"is {store.phase or 'unknown'}; the act is journalled"
+#: What load balancing may do by itself anyway: such acts leave the verdict open.
+BENIGN: Final = frozenset({"drain", "readmit"})
+
+
+def verdict_fact(store: FleetStore, act: str) -> str:
+    """What the act does to the verdict of the running attempt."""
+    snap = store.snapshot
+    if snap is None or not snap.attempt or snap.phase not in ("MEASURING", "DRAINING"):
+        return "no attempt is running: nothing is at stake"
+    if snap.attempt_kind == "explore":
+        return "an exploration: no verdict at stake; the act is journalled"
+    if act in BENIGN:
+        return f"attempt {snap.attempt} stays VALID-able; the act is counted as ACTS ({snap.acts} so far)"
+    return f"attempt {snap.attempt} can no longer be VALID: it touches samples or engines of a LoadGen attempt"
 
 
 def rate_facts(store: FleetStore) -> list[Fact]:
@@ -106,7 +122,9 @@ def rate_facts(store: FleetStore) -> list[Fact]:
 def stop_facts(store: FleetStore) -> list[Fact]:
     snap = store.snapshot
     in_flight = fmt.count(snap.in_flight) if snap else fmt.UNKNOWN
-    if snap is not None and snap.attempt_kind == "explore":
+    if snap is None or not snap.attempt:
+        end = "no load is running; all replicas are stopped and the run ends"
+    elif snap.attempt_kind == "explore":
         end = f"issuing ends, {in_flight} samples in flight are finished, all replicas are stopped"
     else:
         end = f"the load ends ({in_flight} samples in flight), the attempt becomes ABORTED, all replicas are stopped"

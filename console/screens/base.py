@@ -30,12 +30,19 @@ class ConsoleApp(Protocol):
 
     def now_s(self) -> float: ...
 
+    @property
+    def looks_only(self) -> bool:
+        """Opened read-only: acts are not offered."""
+
+    def copy_log_path(self, slot: str | None) -> None:
+        """To the clipboard of the terminal; says so."""
+
 
 class PaintedScreen(Screen[None]):
     """A screen that draws when the render clock says so."""
 
-    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (100, "-wide")]  # noqa: RUF012 - as Textual declares it
-    VERTICAL_BREAKPOINTS = [(0, "-short"), (30, "-tall")]  # noqa: RUF012
+    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (100, "-wide"), (160, "-wider")]  # noqa: RUF012 - as Textual declares it
+    VERTICAL_BREAKPOINTS = [(0, "-short"), (30, "-tall"), (45, "-taller")]  # noqa: RUF012
 
     @property
     def console_app(self) -> ConsoleApp:

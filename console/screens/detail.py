@@ -1,13 +1,17 @@
-"""One replica: what it is, how it goes, and what happened to it. Follows the slot through its incarnations."""
+"""One replica: what it is, how it goes, and what happened to it. Follows the slot through its incarnations.
+
+Everything stands in one column that scrolls: a small terminal shows less at once, never less.
+"""
 
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Callable
 
 import numpy as np
 from textual.app import ComposeResult
-from textual.containers import Horizontal
+from textual.containers import Horizontal, VerticalScroll
 from textual.strip import Strip
 
 from console.actions import BY_ID, bindings
@@ -21,11 +25,16 @@ from console.widgets.footer import KeyFooter
 from console.widgets.header import HeaderLine
 from console.widgets.paint import GLYPHS, Painted, Run, strip_of
 
-_KEYS = ("back", "evict", "drain", "recycle", "readmit")
+_KEYS = ("back", "evict", "drain", "recycle", "readmit", "copy")
+_LABEL = 13
+EVENT_LINES = 12
+
+
+PATH = "path"  # meaning of a fact that is shortened in its middle
 
 
 class FactsPane(Painted):
-    """Label and value, one a line."""
+    """Label and value; what is too long for a line goes on in the next."""
 
     def __init__(self, title: str, facts: Callable[[], list[tuple[str, str, str]]], *, id: str | None = None) -> None:
         super().__init__(10, id=id)
@@ -39,13 +48,18 @@ class FactsPane(Painted):
         lines = []
         for label, value, meaning in self._facts():
             style = ink.states.get(meaning, ink.plain)
-            lines.append(strip_of([(f"{label:<13}", ink.muted), (fmt.clip(value or fmt.UNKNOWN, width - 13), style)], width))
+            if meaning == PATH:  # both ends of a path say which file it is; `y` copies all of it
+                value = fmt.middle(value, width - _LABEL)
+            parts = textwrap.wrap(value or fmt.UNKNOWN, max(10, width - _LABEL), break_on_hyphens=False) or [fmt.UNKNOWN]
+            for row, part in enumerate(parts):
+                lines.append(strip_of([(f"{'' if row else label:<{_LABEL}}", ink.muted), (part, style)], width))
+        self.set_lines(len(lines))
         return lines[:height] + [Strip.blank(width)] * (height - len(lines))
 
 
 class SlotEvents(Painted):
     def __init__(self, store: FleetStore, slot: str, *, id: str | None = None) -> None:
-        super().__init__(6, id=id)
+        super().__init__(1, id=id)
         self._store, self._slot = store, slot
 
     def on_mount(self) -> None:
@@ -53,7 +67,9 @@ class SlotEvents(Painted):
 
     def draw(self, width: int, height: int) -> list[Strip]:
         ink = self.inks
-        lines = [strip_of(event_runs(entry, ink), width) for entry in self._store.history_of(self._slot)[-height:]]
+        entries = self._store.history_of(self._slot)[-EVENT_LINES:]
+        self.set_lines(max(1, len(entries)))
+        lines = [strip_of(event_runs(entry, ink, width), width) for entry in entries]
         if not lines:
             nothing: list[Run] = [(" nothing in the part of the journal that this console has", ink.muted)]
             lines = [strip_of(nothing, width)]
@@ -69,15 +85,17 @@ class ReplicaScreen(PaintedScreen):
 
     def compose(self) -> ComposeResult:
         store, slot = self._store, self.slot
-        yield HeaderLine(store, f"Live ▸ {slot}", lambda: store.controller, id="header")
-        with Horizontal(id="facts-tier"):
-            yield FactsPane("Now", self._now_facts, id="now-facts")
-            yield FactsPane("What it is", self._own_facts, id="own-facts")
-        yield BrailleChart("tok/s, last 60 s", self._picture, fmt.big, span_s=60, id="replica-chart")
-        yield SlotEvents(store, slot, id="slot-events")
+        yield HeaderLine(store, f"Live ▸ {slot}", looks_only=self.console_app.looks_only, id="header")
+        with VerticalScroll(id="replica"):
+            with Horizontal(id="facts-tier"):
+                yield FactsPane("Now", self._now_facts, id="now-facts")
+                yield FactsPane("What it is", self._own_facts, id="own-facts")
+            yield BrailleChart(lambda: "tok/s each second", self._picture, fmt.big, span_s=60, id="replica-chart")
+            yield SlotEvents(store, slot, id="slot-events")
         yield KeyFooter([BY_ID[name] for name in _KEYS], self.console_app.why_not, id="footer")
 
     def on_mount(self) -> None:
+        self.query_one("#replica").focus()
         self.paint(EVERYTHING)
 
     def _now_facts(self) -> list[tuple[str, str, str]]:
@@ -93,9 +111,9 @@ class ReplicaScreen(PaintedScreen):
         tokens, median = value("tokens_s"), store.median("tokens_s")
         share = "" if math.isnan(tokens) or not median else f"  ({fmt.signed_percent(tokens / median - 1)} against the median)"
         ratio, z = value("ratio"), value("z")
-        against = "" if math.isnan(ratio) else f", {ratio:.2f}x the fleet's curve" + ("" if math.isnan(z) else f" (z {z:+.1f})")
+        against = "" if math.isnan(ratio) else f", {ratio:.2f}x the fleet's curve" + ("" if math.isnan(z) else f" (z {fmt.signed(z)})")
         return [
-            ("state", f"{GLYPHS.get(name, '')} {name} for {fmt.age(value('state_age_s'))}  {store.slots[at].reason}", name),
+            ("state", f"{GLYPHS.get(name, '')} {name} for {fmt.age(store.age_s(at))}  {store.slots[at].reason}", name),
             ("tok/s", fmt.count(tokens) + share, ""),
             ("step time", fmt.millis(value("step_ms")) + against, ""),
             ("TTFT p99", f"{fmt.millis(value('ttft_p99_ms'))}  last 60 s", ""),
@@ -112,17 +130,17 @@ class ReplicaScreen(PaintedScreen):
         if at is None:
             return []
         info = self._store.slots[at]
-        engine = f"{info.engine}{' (synthetic)' if info.synthetic else ''}  {' '.join(info.versions.values())}"
         return [
             ("slot", f"{info.slot}, role {info.role}", ""),
             ("incarnation", f"{info.incarnation[:16]}  (life {info.incarnations})", ""),
-            ("engine", engine, ""),
+            ("engine", f"{info.engine}{' (synthetic)' if info.synthetic else ''}", ""),
+            ("versions", " · ".join(f"{name} {version}" for name, version in info.versions.items()), ""),
             ("arguments", info.args_hash, ""),
-            ("accelerator", "  ".join(f"{key} {value}" for key, value in info.accelerator.items()), ""),
+            ("accelerator", " · ".join(f"{key} {value}" for key, value in info.accelerator.items()), ""),
             ("process", f"{info.pid} on {info.host}" if info.pid else "", ""),
             ("worker", f"{info.worker} {info.pod}".strip(), ""),
-            ("facts", ", ".join(f"{key} {value}" for key, value in info.facts.items()), ""),
-            ("log", info.log, ""),
+            ("facts", " · ".join(f"{key} {value}" for key, value in info.facts.items()), ""),
+            ("log", info.log, PATH),
         ]
 
     def _picture(self) -> Picture:
@@ -152,6 +170,9 @@ class ReplicaScreen(PaintedScreen):
 
     def action_back(self) -> None:
         self.dismiss(None)
+
+    def action_copy(self) -> None:
+        self.console_app.copy_log_path(self.slot)
 
     def action_evict(self) -> None:
         self.console_app.ask_and_act("evict")

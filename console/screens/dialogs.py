@@ -1,14 +1,15 @@
 """Questions before acts. Cancel has the focus, esc cancels, and nothing happens without an explicit yes.
 
-What a dialog is about (slot, incarnation, numbers) is captured when the key is pressed and shown as it was then: the
-fleet may re-sort behind it, the question does not change. The two dialogs that need typing (rate, stop) give the focus
-to their field; Enter there only moves on to the button, and the button stays off until the text is right.
+Whom a dialog is about (slot, incarnation) is captured when the key is pressed: the fleet may re-sort behind it, the question
+does not change. Its figures go on (`tell_again`, once a second): minutes may pass before an answer. The two dialogs that need typing (rate, stop) give the focus
+to their field; Enter there only moves on to the button or says what is wrong, and the button stays off until the text is
+right.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -19,6 +20,7 @@ from textual.screen import ModalScreen
 from textual.widgets import Button, Input, Static
 
 Fact = tuple[str, str]
+Facts = Callable[[], Sequence[Fact]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,14 +38,16 @@ class _Dialog(ModalScreen[Answer | None]):
         Binding("left,right", "other_button", "Other button", show=False),
     ]
 
-    def __init__(self, title: str, facts: Sequence[Fact], yes: str, *, danger: bool = False, yes_at_once: bool = True) -> None:
+    def __init__(self, title: str, facts: Facts, yes: str, *, danger: bool = False, yes_at_once: bool = True) -> None:
         super().__init__()
         self._title, self._facts, self._yes, self._danger, self._yes_at_once = title, facts, yes, danger, yes_at_once
+        self._told: list[Fact] = []
 
     def compose(self) -> ComposeResult:
         with Vertical(id="dialog", classes="danger" if self._danger else "") as box:
             box.border_title = self._title
-            for label, text in self._facts:
+            self._told = list(self._facts())
+            for label, text in self._told:
                 with Horizontal(classes="fact"):
                     yield Static(label, classes="fact-label", markup=False)
                     yield Static(text, classes="fact-text", markup=False)
@@ -56,6 +60,16 @@ class _Dialog(ModalScreen[Answer | None]):
 
     def fields(self) -> ComposeResult:
         yield from ()
+
+    def tell_again(self) -> None:
+        """The figures as they are now; a fact that no longer has its place (its slot is gone) stays as it was."""
+        fresh = list(self._facts())
+        if [label for label, _ in fresh] != [label for label, _ in self._told]:
+            return
+        for shown, (_, text), (_, before) in zip(self.query(".fact-text").results(Static), fresh, self._told, strict=True):
+            if text != before:
+                shown.update(text)
+        self._told = fresh
 
     def on_mount(self) -> None:
         self.query_one(self.first_focus).focus()
@@ -74,8 +88,19 @@ class _Dialog(ModalScreen[Answer | None]):
     def on_input_submitted(self, event: Input.Submitted) -> None:
         event.stop()
         yes = self.query_one("#yes", Button)
-        if not yes.disabled:
+        if yes.disabled:
+            self.complain(self.whats_missing())
+        else:
             yes.focus()
+
+    def whats_missing(self) -> str:
+        """Why the button is off, for Enter in a field."""
+        return ""
+
+    def complain(self, text: str, wrong: bool = True) -> None:
+        complaint = self.query_one("#complaint", Static)
+        complaint.update(text)
+        complaint.set_class(wrong and bool(text), "wrong")
 
     def answer(self) -> Answer | None:
         return Answer()
@@ -105,7 +130,7 @@ class AskRate(_Dialog):
 
     first_focus = "#qps"
 
-    def __init__(self, facts: Sequence[Fact], current_qps: float) -> None:
+    def __init__(self, facts: Facts, current_qps: float) -> None:
         super().__init__("Change the target rate", facts, "Set rate", yes_at_once=False)
         self._current_qps = current_qps
 
@@ -118,9 +143,10 @@ class AskRate(_Dialog):
             return
         problem, said = self._check(event.value)
         self.query_one("#yes", Button).disabled = bool(problem) or not event.value.strip()
-        complaint = self.query_one("#complaint", Static)
-        complaint.update(problem or said)
-        complaint.set_class(bool(problem), "wrong")
+        self.complain(problem or said, wrong=bool(problem))
+
+    def whats_missing(self) -> str:
+        return self._check(self.query_one("#qps", Input).value)[0] or "type the new rate, in queries per second"
 
     def _check(self, text: str) -> tuple[str, str]:
         """(what is wrong, what the change amounts to)"""
@@ -128,7 +154,7 @@ class AskRate(_Dialog):
             return "", ""
         qps = parse_qps(text)
         if qps is None:
-            return f"{text.strip()!r} is not a rate (above 0, at most 1 000 000)", ""
+            return f"{text.strip()!r} is not a rate (above 0, at most 1,000,000)", ""
         if qps == self._current_qps:
             return "that is the rate already", ""
         if self._current_qps <= 0:
@@ -156,15 +182,21 @@ class TypeToConfirm(_Dialog):
 
     first_focus = "#word"
 
-    def __init__(self, title: str, facts: Sequence[Fact], yes: str, word: str) -> None:
+    def __init__(self, title: str, facts: Facts, yes: str, word: str, what: str) -> None:
         super().__init__(title, facts, yes, danger=True, yes_at_once=False)
-        self._word = word
+        self._word, self._what = word, what
 
     def fields(self) -> ComposeResult:
-        yield from self.field("type it", Input(placeholder=self._word, id="word", compact=True))
+        yield Static(f"type {self._what} to confirm:", classes="ask", markup=False)
+        yield from self.field("", Input(placeholder=self._word, id="word", compact=True))
 
     def on_input_changed(self, event: Input.Changed) -> None:
         self.query_one("#yes", Button).disabled = event.value.strip() != self._word
+        self.complain("")
+
+    def whats_missing(self) -> str:
+        typed = self.query_one("#word", Input).value.strip()
+        return f"{typed!r} is not {self._what}: it is {self._word}" if typed else f"{self._what} is {self._word}"
 
     def answer(self) -> Answer | None:
         typed = self.query_one("#word", Input).value.strip()

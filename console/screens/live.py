@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from textual import on
 from textual.app import ComposeResult
 from textual.containers import Horizontal
@@ -18,11 +20,15 @@ from console.widgets.chart import BrailleChart, Line, Picture
 from console.widgets.clock import EVERYTHING, Due
 from console.widgets.events import EventsPane
 from console.widgets.footer import KeyFooter
-from console.widgets.header import HeaderLine, PhaseStrip, VerdictBanner
+from console.widgets.header import HeaderLine, PhaseStrip
 from console.widgets.heatmap import HeatMap
 from console.widgets.paint import Painted
 from console.widgets.sla import LoadPane, SlaPane, StragglerPane
 from console.widgets.table import ReplicaTable
+from console.widgets.verdict import VerdictBanner
+
+
+FEW_ROWS: Final = 6  # a table with at most that many rows takes no more than them
 
 
 class LiveScreen(PaintedScreen):
@@ -35,7 +41,7 @@ class LiveScreen(PaintedScreen):
 
     def compose(self) -> ComposeResult:
         store = self._store
-        yield HeaderLine(store, "Live", lambda: store.controller, id="header")
+        yield HeaderLine(store, "Live", looks_only=self.console_app.looks_only, id="header")
         yield PhaseStrip(store, id="phase")
         yield VerdictBanner(store, id="verdict")
         yield BarrierPane(store, id="barrier")
@@ -46,8 +52,8 @@ class LiveScreen(PaintedScreen):
             yield HeatMap(store, self._view, id="heat")
             yield StragglerPane(store, id="stragglers")
         with Horizontal(id="chart-tier"):
-            yield BrailleChart("Rate, qps", lambda: rate_picture(store), fmt.big, id="rate-chart")
-            yield BrailleChart("TTFT, last 60 s", lambda: ttft_picture(store), _short_ms, id="ttft-chart")
+            yield BrailleChart(lambda: f"qps {_window(store)}", lambda: rate_picture(store), fmt.big, id="rate-chart")
+            yield BrailleChart(lambda: f"TTFT {_window(store)}", lambda: ttft_picture(store), _short_ms, id="ttft-chart")
         yield ReplicaTable(store, self._view, self.console_app.now_s, id="table")
         yield Input(placeholder="part of a slot or a state", id="filter", compact=True)
         yield EventsPane(store, id="events")
@@ -83,17 +89,21 @@ class LiveScreen(PaintedScreen):
 
     def _arrange(self) -> None:
         """Classes that say what the screen is about now; only touched when something of it changed."""
-        link, narrow = self._store.link(), self.size.width < 100
+        link, (width, height), narrow = self._store.link(), self.size, self.size.width < 100
         verdict = self.query_one("#verdict", VerdictBanner).wanted
-        key = (self._store.at_barrier, verdict, not link.trusted, narrow)
+        key = (self._store.at_barrier, verdict, not link.trusted, width, height, len(self._store.slots))
         if key == self._layout_key:
             return
         self._layout_key = key
         self.set_class(self._store.at_barrier, "-barrier")
         self.set_class(verdict, "-verdict")
         self.set_class(not link.trusted, "-stale")
-        self.heat.compact = narrow
-        self.table.narrow = narrow
+        self.heat.compact = self.table.narrow = narrow
+        self.heat.room = 5 if narrow else 13 if height >= 45 else 9
+        # A fleet of a few rows leaves lines over: events get them. By the roster, so that a filter moves nothing.
+        few = 0 < len(self._store.slots) <= FEW_ROWS
+        self.set_class(few, "-few")
+        self.table.styles.height = len(self._store.slots) + 2 if few else None
 
     def wipe(self) -> None:
         for painted in self.query(Painted):
@@ -128,9 +138,8 @@ class LiveScreen(PaintedScreen):
         self.heat.repaint()
 
     def action_sort(self) -> None:
-        sort = self._view.next_sort()
+        self._view.next_sort()
         self._resort()
-        self.notify(f"sorted by {sort.label}", timeout=2)
 
     def action_freeze(self) -> None:
         self._view.frozen = not self._view.frozen
@@ -145,7 +154,7 @@ class LiveScreen(PaintedScreen):
         self.table.show_cursor()
 
     def action_heat(self) -> None:
-        self.notify(f"heat map: {self.heat.next_metric()}", timeout=2)
+        self.heat.next_metric()
 
     def action_charts(self) -> None:
         self.toggle_class("-charts")
@@ -179,7 +188,16 @@ class LiveScreen(PaintedScreen):
 
     def action_open(self) -> None:
         if self._view.cursor is not None:
+            self._hold()
             self.app.push_screen(ReplicaScreen(self._store, self._view.cursor))
+
+    def _hold(self) -> None:
+        self._view.hold(self.console_app.now_s())
+        self.table.repaint()
+
+    def action_copy(self) -> None:
+        self._hold()
+        self.console_app.copy_log_path(self._view.cursor)
 
     @on(ReplicaTable.Chosen)
     def _open_clicked(self) -> None:
@@ -188,22 +206,31 @@ class LiveScreen(PaintedScreen):
     # --- keys: acting --------------------------------------------------------------------------------------
 
     def action_evict(self) -> None:
-        self.console_app.ask_and_act("evict")
+        self._act_on_row("evict")
 
     def action_drain(self) -> None:
-        self.console_app.ask_and_act("drain")
+        self._act_on_row("drain")
 
     def action_recycle(self) -> None:
-        self.console_app.ask_and_act("recycle")
+        self._act_on_row("recycle")
 
     def action_readmit(self) -> None:
-        self.console_app.ask_and_act("readmit")
+        self._act_on_row("readmit")
+
+    def _act_on_row(self, name: str) -> None:
+        self._hold()
+        self.console_app.ask_and_act(name)
 
     def action_rate(self) -> None:
         self.console_app.ask_and_act("rate")
 
     def action_pause(self) -> None:
         self.console_app.ask_and_act("pause")
+
+
+def _window(store: FleetStore) -> str:
+    """What a point of a chart stands for; what its axis spans is written on the axis."""
+    return f"over the last {store.spec.metrics.window_s:.0f} s" if store.spec is not None else ""
 
 
 def _short_ms(value_ms: float) -> str:

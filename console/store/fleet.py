@@ -19,9 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from console.store.rings import History, Series
-from harness.spec import RunSpec
+from harness.spec import RunSpec, StragglersSpec
 from harness.wire import control
-from harness.wire.states import REPLICA_CODE, REPLICA_STATES, RUN_ENDED
+from harness.wire.states import ALIVE, NEW, REPLICA_CODE, REPLICA_STATES, RUN_ENDED
 
 JOURNAL_ENTRIES: Final = 2000
 STALE_AFTER_S: Final = 2.0
@@ -29,9 +29,13 @@ LOST_AFTER_S: Final = 10.0
 
 #: A READY replica that the straggler statistic flags. Not a state of the replica, but what an operator looks for.
 SLOW: Final = "SLOW"
-SHOWN_STATES: Final = (*REPLICA_STATES, SLOW)
-SLOW_CODE: Final = len(REPLICA_STATES)
+#: A replica of a run that has ended, whatever the head said of it last: its process is gone.
+STOPPED: Final = "STOPPED"
+SHOWN_STATES: Final = (*REPLICA_STATES, SLOW, STOPPED)
+SLOW_CODE: Final = SHOWN_STATES.index(SLOW)
+STOPPED_CODE: Final = SHOWN_STATES.index(STOPPED)
 READY_CODE: Final = REPLICA_CODE["READY"]
+_WOULD_LIVE: Final = [REPLICA_CODE[name] for name in (NEW, *sorted(ALIVE))]
 BARRIER_PHASES: Final = frozenset({"PLACING", "REGISTERING", "WARMING"})
 
 LinkKind = Literal["connecting", "live", "stale", "lost", "ended"]
@@ -53,11 +57,15 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far the attempt is on its way to a result that counts. NaN: that condition does not apply."""
+    """How far the attempt is on its way to a result that counts. NaN: that condition does not apply, or is not known."""
 
     duration: float
     queries: float
     eta_s: float
+    planned_s: float  # the longer of its minimum duration and the time its queries take at the target rate
+
+
+_NO_PROGRESS: Final = Progress(math.nan, math.nan, math.nan, math.nan)
 
 
 class FleetStore:
@@ -82,6 +90,7 @@ class FleetStore:
         self.snapshot: control.FleetSnapshot | None = None
         self.columns: dict[str, NDArray[np.generic]] = {}
         self.state: NDArray[np.uint8] = np.zeros(0, dtype=np.uint8)
+        self.slow_age_s: dict[int, float] = {}  # by position, of those that are called slow
         self.node_of: NDArray[np.int32] = np.zeros(0, dtype=np.int32)
         self.gpu_of: NDArray[np.int32] = np.zeros(0, dtype=np.int32)
         self.node_names: list[str] = []
@@ -105,6 +114,13 @@ class FleetStore:
         self._heard = self._now()
         self.version += 1
 
+    def apply_record(self, state: control.RunState) -> None:
+        """The run as its record tells it. Nobody was heard: an ended run needs no head, one without a head stays `connecting`."""
+        self._apply_state(state)
+        if self.ended:
+            self._heard = self._now()
+        self.version += 1
+
     def disconnected(self, why: str) -> None:
         """The feed could not reach the head; the text is shown once the picture is stale."""
         self.link_note = why
@@ -118,6 +134,8 @@ class FleetStore:
             self.snapshot = None  # of a head that is no more: its next one is at most a quarter second away
         self.head_epoch, self.roster_version = state.head_epoch, state.roster_version
         self._set_roster(state.slots)
+        if self.ended:
+            self.state = _stopped(self.state)
         self.attempts = {attempt.number: attempt for attempt in state.attempts}
         self.series.seed(state.series)
         self.journal.clear()
@@ -151,11 +169,13 @@ class FleetStore:
         for name in control.FLOAT_COLUMNS:
             self.columns[name] = np.frombuffer(getattr(snap, name), dtype="<f4")
         shown = np.frombuffer(snap.state_code, dtype=np.uint8).copy()
-        for slot in snap.slow:
+        self.slow_age_s = {}
+        for number, slot in enumerate(snap.slow):
             position = self.index.get(slot, -1)
             if position >= 0 and shown[position] == READY_CODE:
                 shown[position] = SLOW_CODE
-        self.state = shown
+                self.slow_age_s[position] = snap.slow_age_s[number] if number < len(snap.slow_age_s) else math.nan
+        self.state = _stopped(shown) if self.ended else shown
         self.history.push(snap.unix, self.floats("tokens_s"))
         self.series.push(snap)
 
@@ -199,6 +219,17 @@ class FleetStore:
         code = int(self.state[position])
         return SHOWN_STATES[code] if code < len(SHOWN_STATES) else f"state {code}"
 
+    def age_s(self, position: int) -> float:
+        """How long it has been what it is shown as: SLOW counts from the flag, not from READY."""
+        if int(self.state[position]) == SLOW_CODE:
+            return self.slow_age_s.get(position, math.nan)
+        return float(self.floats("state_age_s")[position])
+
+    def outliers(self) -> NDArray[np.bool_]:
+        """Whose step times are beyond the straggler limits right now, flagged or not."""
+        limits = self.spec.stragglers if self.spec is not None else StragglersSpec()
+        return (self.floats("ratio") > limits.ratio) & (self.floats("z") > limits.z)
+
     def count_states(self) -> dict[str, int]:
         counts = np.bincount(self.state, minlength=len(SHOWN_STATES))
         return {SHOWN_STATES[code]: int(number) for code, number in enumerate(counts[: len(SHOWN_STATES)]) if number}
@@ -234,16 +265,45 @@ class FleetStore:
             return self.attempts[self.snapshot.attempt]
         return self.attempts[max(self.attempts)] if self.attempts else None
 
+    def earlier_attempts(self) -> list[control.AttemptInfo]:
+        """Those before the one that the picture is about, oldest first."""
+        shown = self.attempt
+        return [self.attempts[number] for number in sorted(self.attempts) if shown is not None and number < shown.number]
+
+    @property
+    def ending(self) -> str:
+        """`stopping` or `draining` while the attempt takes no more load, else empty."""
+        snap = self.snapshot
+        if snap is None or self.ended:
+            return ""
+        if snap.attempt_state == "stopping":
+            return "stopping"
+        return "draining" if snap.attempt_state == "draining" or snap.phase == "DRAINING" else ""
+
     def progress(self) -> Progress:
         snap = self.snapshot
-        if snap is None or snap.attempt_kind == "explore" or snap.phase != "MEASURING":
-            return Progress(math.nan, math.nan, math.nan)
-        duration = min(1.0, snap.elapsed_s / snap.duration_s) if snap.duration_s > 0 else math.nan
-        queries = min(1.0, snap.issued / snap.min_queries) if snap.min_queries > 0 else math.nan
-        left_s = [max(0.0, snap.duration_s - snap.elapsed_s)]
-        if snap.min_queries > snap.issued:
-            left_s.append((snap.min_queries - snap.issued) / snap.offered_qps if snap.offered_qps > 0 else math.nan)
-        return Progress(duration, queries, max(left_s) if not any(map(math.isnan, left_s)) else math.nan)
+        if snap is None or snap.phase != "MEASURING" or snap.duration_s <= 0 or self.ending:
+            return _NO_PROGRESS
+        offline, counted = snap.scenario == "Offline", snap.attempt_kind != "explore" and snap.min_queries > 0
+        # Offline issues everything at once: there only completions tell how far it is.
+        done, per_s = (snap.completed, snap.completed_qps) if offline else (snap.issued, snap.target_qps)
+        queries_s = snap.min_queries / snap.target_qps if counted and snap.target_qps > 0 else 0.0
+        planned_s = max(snap.duration_s, queries_s)
+        left_s = snap.duration_s - snap.elapsed_s
+        if counted and snap.min_queries > done:
+            left_s = max(left_s, (snap.min_queries - done) / per_s) if per_s > 0 else math.nan
+        return Progress(
+            duration=min(1.0, snap.elapsed_s / planned_s),
+            queries=min(1.0, done / snap.min_queries) if counted else math.nan,
+            eta_s=left_s if left_s >= 1 else math.nan,
+            planned_s=planned_s,
+        )
+
+    def oldest_s(self) -> float:
+        """Age of the oldest sample in flight anywhere; NaN when nothing is."""
+        ages = self.floats("oldest_s")
+        ages = ages[~np.isnan(ages)]
+        return float(ages.max()) if len(ages) else math.nan
 
     def history_of(self, slot: str) -> list[control.JournalEntry]:
         return [entry for entry in self.journal if entry.subject == slot]
@@ -251,3 +311,8 @@ class FleetStore:
     def acts(self) -> list[control.JournalEntry]:
         """Operators' and policy's acts, for the marks on the time axis."""
         return [entry for entry in self.journal if entry.what.startswith("act.")]
+
+
+def _stopped(state: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """The run has ended: who was lost or evicted stays so, everybody else is stopped."""
+    return np.where(np.isin(state, _WOULD_LIVE), STOPPED_CODE, state).astype(np.uint8)

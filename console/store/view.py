@@ -15,13 +15,13 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from console.store.fleet import READY_CODE, SHOWN_STATES, FleetStore
+from console.store.fleet import READY_CODE, SHOWN_STATES, STOPPED_CODE, FleetStore
 
 HOLD_S: Final = 5.0
-RESORT_S: Final = 1.0
+RESORT_S: Final = 0.7  # asked once a second, with the jitter of a timer
 
 _SEVERITY: Final = (
-    "SLOW", "LOST", "REJECTED", "SUSPECT", "EVICTED", "DRAINING", "DRAINED", "WARMING", "REGISTERED", "NEW", "READY",
+    "SLOW", "LOST", "REJECTED", "SUSPECT", "EVICTED", "DRAINING", "DRAINED", "WARMING", "REGISTERED", "NEW", "READY", "STOPPED",
 )  # fmt: skip
 #: Position in _SEVERITY of each state code.
 SEVERITY_OF: Final[NDArray[np.int8]] = np.array([_SEVERITY.index(name) for name in SHOWN_STATES], dtype=np.int8)
@@ -66,7 +66,7 @@ def matching(store: FleetStore, text: str, faults_only: bool) -> NDArray[np.bool
     """Rows whose slot or state contains the text (case does not matter), and that have a fault if asked."""
     keep = np.ones(len(store.slots), dtype=np.bool_)
     if faults_only:
-        keep &= store.state != READY_CODE
+        keep &= (store.state != READY_CODE) & (store.state != STOPPED_CODE)
     wanted = text.strip().lower()
     if wanted:
         states = np.array([wanted in name.lower() for name in SHOWN_STATES], dtype=np.bool_)[store.state]
@@ -93,7 +93,8 @@ class TableView:
     # --- order ---------------------------------------------------------------------------------------------
 
     def reorder(self, store: FleetStore, now_s: float) -> bool:
-        """Sort and filter when due; True if the rows changed. Asked at every tick, acts at most once a second."""
+        """Sort and filter when due; True if the rows changed. Asked when the values on screen are painted anew, and only
+        then: an order made of values that nobody sees reads as a wrong order."""
         roster_changed = self._slots is not store.slots and len(self._slots) != len(store.slots)
         forced = self._forced or roster_changed
         if not forced and (self.frozen or now_s < self._held_until or now_s < self._next_sort):
@@ -147,6 +148,12 @@ class TableView:
     def move(self, store: FleetStore, by: int, now_s: float) -> None:
         if len(self.rows):
             self.move_to(store, self.position(store) + by, now_s)
+
+    def hold(self, now_s: float) -> None:
+        """The operator is about to act on the row under the cursor, or to open it: it stays the chosen one."""
+        if self.cursor is not None:
+            self.bound = True
+            self._held_until = now_s + HOLD_S
 
     def release(self) -> None:
         """Back to resting on the first row."""

@@ -19,6 +19,7 @@ from console.widgets.paint import Painted, Run, strip_of
 
 _DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
 _LABEL = 7
+SECONDS_BELOW_S = 600.0  # a span under ten minutes has seconds on its axis
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +43,7 @@ class Picture:
 class BrailleChart(Painted):
     def __init__(
         self,
-        title: str,
+        title: Callable[[], str],
         picture: Callable[[], Picture],
         label: Callable[[float], str],
         *,
@@ -50,15 +51,13 @@ class BrailleChart(Painted):
         id: str | None = None,
     ) -> None:
         super().__init__(5, id=id)
+        self._titled = ""
         self._title, self._picture, self._label, self._span_s = title, picture, label, span_s
-
-    def on_mount(self) -> None:
-        self.border_title = self._title
 
     def draw(self, width: int, height: int) -> list[Strip]:
         ink, picture = self.inks, self._picture()
         legend = "  ".join(f"[${line.ink}]{line.name}[/]" for line in picture.lines)
-        self.border_title = f"{self._title}  {legend}"
+        self._entitle(f"{self._title()}  {legend}")
         rows, columns = height - 1, width - _LABEL
         if len(picture.unix) < 2 or rows < 1 or columns < 8:
             return [strip_of([(" not enough time measured yet", ink.faint)], width)] + [Strip.blank(width)] * (height - 1)
@@ -83,6 +82,11 @@ class BrailleChart(Painted):
                     runs.append(("╌", ink.style("chart-limit")) if row == limit_row else (" ", ink.plain))
             lines.append(strip_of(runs, width))
         return [*lines, self._time_axis(picture, oldest, newest, columns, width)]
+
+    def _entitle(self, title: str) -> None:
+        """A title paints its whole widget: only when it has changed."""
+        if title != self._titled:
+            self._titled = self.border_title = title
 
     def _range(self, picture: Picture, oldest: float) -> tuple[float, float]:
         recent = picture.unix >= oldest
@@ -136,7 +140,8 @@ class BrailleChart(Painted):
     def _time_axis(self, picture: Picture, oldest: float, newest: float, columns: int, width: int) -> Strip:
         ink = self.inks
         axis = ["─"] * columns
-        start, end = _hm(oldest), _hm(newest)
+        form = "%H:%M:%S" if newest - oldest < SECONDS_BELOW_S else "%H:%M"
+        start, end = (time.strftime(form, time.localtime(unix)) for unix in (oldest, newest))
         room_until = columns - len(end) - 1
         places: dict[int, str] = {}
         for unix, name in picture.marks:
@@ -156,7 +161,3 @@ class BrailleChart(Painted):
             runs.append((text, ink.style("chart-mark") if mark else ink.faint))
             here = column + len(text)
         return strip_of(runs, width)
-
-
-def _hm(unix: float) -> str:
-    return time.strftime("%H:%M", time.localtime(unix))

@@ -1,7 +1,8 @@
 """When to paint what. One timer of the app drives it; widgets own none, and input always goes first.
 
-Numbers and table at every tick (4 Hz), heat map at half of that, charts and sorting once a second. A tick whose
-predecessor has not reached the terminal yet is skipped: a slow line loses frames, never keys.
+Numbers at every tick (4 Hz), heat map at half of that, charts and the table once a second: rows are sorted by the very
+values that are painted with them. A tick whose predecessor has not reached the terminal yet is skipped: a slow line
+loses frames, never keys.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class RenderClock:
             return None
         beat = self.ticks % self.fps
         half = max(1, self.fps // 2)
-        return Due(numbers=True, table=True, heat=beat % half == 0, charts=beat == 0)
+        return Due(numbers=True, table=beat == 0, heat=beat % half == 0, charts=beat == 0)
 
     def began(self) -> None:
         self._painting = True

@@ -8,7 +8,7 @@ from textual.strip import Strip
 
 from console.store.fleet import FleetStore
 from console.widgets import fmt
-from console.widgets.paint import Paint, Painted, Run, strip_of
+from console.widgets.paint import Paint, Painted, Run, size_of, strip_of
 from harness.wire.control import JournalEntry
 
 
@@ -20,13 +20,14 @@ class EventsPane(Painted):
 
     def draw(self, width: int, height: int) -> list[Strip]:
         recent = list(self._store.journal)[-height:]
-        lines = [strip_of(event_runs(entry, self.inks), width) for entry in recent]
+        lines = [strip_of(event_runs(entry, self.inks, width), width) for entry in recent]
         if not lines:
             lines = [strip_of([(" nothing has happened yet", self.inks.faint)], width)]
         return lines + [Strip.blank(width)] * (height - len(lines))
 
 
-def event_runs(entry: JournalEntry, ink: Paint) -> list[Run]:
+def event_runs(entry: JournalEntry, ink: Paint, width: int) -> list[Run]:
+    """One line: who did it goes first when there is no room, then the end of the reason, at a place where it may end."""
     glyph, style = {"warn": ("▲", ink.warn), "error": ("×", ink.bad)}.get(entry.level, ("·", ink.muted))
     if entry.what.startswith("act."):
         glyph, style = "»", ink.style("chart-mark")
@@ -35,10 +36,13 @@ def event_runs(entry: JournalEntry, ink: Paint) -> list[Run]:
         subject = f"attempt {entry.subject}" if entry.subject.isdigit() else entry.subject
         runs.append((f"{subject} ", ink.bold))
     runs.append((sentence(entry), style if entry.level != "info" or glyph == "»" else ink.plain))
-    if entry.why:
-        runs.append((f": {entry.why}", ink.muted))
-    if entry.who not in ("head", ""):
-        runs.append((f"  ({entry.who.removeprefix('operator:')})", ink.faint))
+    who = "" if entry.who in ("head", "") else f"  ({entry.who.removeprefix('operator:')})"
+    room = width - size_of(runs)
+    if entry.why and room > 12:
+        whole = len(entry.why) + 2 + len(who) <= room
+        runs.append((": " + (entry.why if whole else fmt.clause(entry.why, room - 2)), ink.muted))
+    if who and size_of(runs) + len(who) <= width:
+        runs.append((who, ink.faint))
     return runs
 
 

@@ -11,8 +11,8 @@ UNKNOWN: Final = "–"
 
 
 def count(value: float) -> str:
-    """61204 → `61 204`."""
-    return UNKNOWN if math.isnan(value) else f"{value:,.0f}".replace(",", " ")
+    """61204 → `61,204`, as the command line writes it."""
+    return UNKNOWN if math.isnan(value) else f"{value:,.0f}"
 
 
 def big(value: float) -> str:
@@ -49,8 +49,16 @@ def percent(fraction: float) -> str:
     return UNKNOWN if math.isnan(fraction) else f"{fraction * 100:.0f}%"
 
 
+def signed(value: float, digits: int = 1) -> str:
+    """`+3.5`, `-0.2`; what rounds to nothing has no sign: `0.0`."""
+    if math.isnan(value):
+        return UNKNOWN
+    rounded = round(value, digits)
+    return f"{rounded:+.{digits}f}" if rounded else f"{0.0:.{digits}f}"
+
+
 def signed_percent(fraction: float) -> str:
-    return UNKNOWN if math.isnan(fraction) else f"{fraction * 100:+.0f}%"
+    return UNKNOWN if math.isnan(fraction) else f"{signed(fraction * 100, 0)}%"
 
 
 def age(seconds: float) -> str:
@@ -93,3 +101,15 @@ def middle(text: str, width: int) -> str:
 
 def clip(text: str, width: int) -> str:
     return text if len(text) <= width else text[: max(0, width - 1)] + "…"
+
+
+def clause(text: str, width: int) -> str:
+    """A sentence that is too long ends before a bracket, after a clause or at least after a word, never inside one."""
+    if len(text) <= width:
+        return text
+    cut = text[: max(0, width - 1)]
+    bracket = cut.rfind("(")
+    if bracket > cut.rfind(")"):
+        return cut[:bracket].rstrip(" ,;:") + "…"
+    word = cut if text[len(cut) : len(cut) + 1] in ("", " ") else cut.rpartition(" ")[0]
+    return (word or cut).rstrip(" ,;:") + "…"

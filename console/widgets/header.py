@@ -1,65 +1,80 @@
-"""The lines at the top: which run this is and how fresh the picture, where the run stands, and how it ended."""
+"""The lines at the top: which run this is and how fresh the picture, and where the run stands."""
 
 from __future__ import annotations
 
 import math
 import textwrap
 import time
-from collections.abc import Callable
+from typing import Final
 
+from rich.style import Style
 from textual.strip import Strip
 
 from console.store.fleet import FleetStore
 from console.widgets import fmt
-from console.widgets.paint import Painted, Run, spread, strip_of
+from console.widgets.paint import Painted, Run, size_of, spread, strip_of
 from harness.wire.states import RUN_PHASES
 
 _WAY = ("PLACING", "REGISTERING", "WARMING", "READY", "MEASURING", "DRAINING", "DONE")
-REASON_LINES = 3
 _SHORT = {"PLACING": "place", "REGISTERING": "register", "WARMING": "warm", "READY": "ready", "MEASURING": "measure"}
+_NAME_MIN: Final = 14  # of a run's name: below that its two ends no longer tell runs apart
+_NAME_MAX: Final = 40
 
 
 class HeaderLine(Painted):
-    def __init__(self, store: FleetStore, where: str, right_word: Callable[[], str], *, id: str | None = None) -> None:
+    """`where` is the crumb and is never cut; the run's name gives up its middle, then the attempt's words go."""
+
+    def __init__(self, store: FleetStore, where: str, *, looks_only: bool = False, id: str | None = None) -> None:
         super().__init__(id=id)
-        self._store, self._where, self._right_word = store, where, right_word
+        self._store, self._where, self._looks_only = store, where, looks_only
 
     def draw(self, width: int, height: int) -> list[Strip]:
-        store, ink = self._store, self.inks
-        snap = store.snapshot
+        store, ink, snap = self._store, self.inks, self._store.snapshot
         wide = width >= 100
-        left: list[Run] = [(" ◢ ", ink.primary), (fmt.middle(store.run or "no run yet", 36 if wide else 22), ink.bold)]
+        badges: list[Run] = []
         if store.synthetic:
-            left += [("  ", ink.plain), (" SYNTHETIC ", ink.badge)]
-        if snap is not None:
-            kind = {"performance": "", "explore": "explore", "accuracy": "accuracy"}.get(snap.attempt_kind, snap.attempt_kind)
-            words = [word for word in (snap.scenario, kind, f"attempt {snap.attempt}" if snap.attempt and wide else "") if word]
-            left += [("  " + " · ".join(words), ink.muted)]
-        left += [(" ▸ ", ink.faint), (self._where, ink.plain)]
+            badges += [("  ", ink.plain), (" SYNTHETIC ", ink.badge)]
+        if self._looks_only or store.role == "viewer":
+            badges += [("  ", ink.plain), (" READ-ONLY ", ink.badge)]
+        where: list[Run] = [(" ▸ ", ink.faint), (self._where, ink.plain)]
         right: list[Run] = []
-        if snap is not None and snap.paused:
+        if snap is not None and snap.paused and not store.ended:
             right += [("❚❚ PAUSED  ", ink.warn)]
-        right += self._link(wide)
-        word = self._right_word()
-        if word and wide:
-            right += [(f"  {word}", ink.muted)]
+        right += self._link()
+        if store.controller and wide and not store.ended:
+            right += [(f"  control: {store.controller}", ink.muted)]
         right += [(time.strftime("  %H:%M:%S "), ink.muted)]
+        run, words = store.run or "no run yet", self._words(wide)
+        room = width - 3 - size_of(badges) - size_of(where) - size_of(right) - 1
+        if room - len(words) < min(len(run), _NAME_MIN):
+            words = ""
+        name = fmt.middle(run, max(8, min(_NAME_MAX, room - len(words))))
+        left: list[Run] = [(" ◢ ", ink.primary), (name, ink.bold), *badges, (words, ink.muted), *where]
         return [strip_of(spread(left, right, width), width)]
 
-    def _link(self, wide: bool) -> list[Run]:
+    def _words(self, wide: bool) -> str:
+        attempt = self._store.attempt
+        if attempt is None:
+            return ""
+        kind = "" if attempt.kind == "performance" else attempt.kind
+        words = [attempt.scenario, kind, f"attempt {attempt.number}" if wide else ""]
+        return "  " + " · ".join(word for word in words if word)
+
+    def _link(self) -> list[Run]:
         ink, link = self.inks, self._store.link()
         if link.kind == "live":
             return [("● live", ink.good)]
         if link.kind == "ended":
             return [("◆ ended", ink.muted)]
         if link.kind == "connecting":
-            return [("○ connecting", ink.warn)]
+            return [("▲ no head", ink.bad) if self._store.run else ("○ connecting", ink.warn)]
         word = "silent" if link.kind == "stale" else "head lost"
         return [(f"▲ {word} {fmt.age(link.age_s)}", ink.warn if link.kind == "stale" else ink.bad)]
 
 
 class PhaseStrip(Painted):
-    """`place › register › … MEASURE 07:42/20:00`, then how far both minimums are and when the attempt can end."""
+    """`place › register › … MEASURING 07:42/20:00`, then how far both minimums are and when the attempt can end; while it
+    stops or drains, what it still waits for. Without a head: why, and the remedy, on as many lines as that takes."""
 
     def __init__(self, store: FleetStore, *, id: str | None = None) -> None:
         super().__init__(id=id)
@@ -68,13 +83,28 @@ class PhaseStrip(Painted):
     def draw(self, width: int, height: int) -> list[Strip]:
         store, ink = self._store, self.inks
         link = store.link()
-        if not store.phase:
-            why = link.detail or "waiting for the head's first answer"
-            return [strip_of([(" " + why, ink.muted)], width)]
-        left = self._way() if width >= 100 else [(f" {store.phase}", ink.bold)]
-        if not link.trusted and link.detail:
-            return [strip_of([*left, ("   " + link.detail, ink.warn)], width)]
-        return [strip_of(spread(left, self._progress(width), width), width)]
+        if not store.phase or (not link.trusted and link.detail):
+            return self._trouble(link.detail or "waiting for the head's first answer", width)
+        self.set_lines(1)
+        progress = self._progress(width)
+        way = self._way()
+        if size_of(way) + size_of(progress) + 2 > width:
+            way = [(f" {store.phase}", self._phase_style(store.phase))]
+        return [strip_of(spread(way, progress, width), width), *[Strip.blank(width)] * (height - 1)]
+
+    def _trouble(self, why: str, width: int) -> list[Strip]:
+        ink = self.inks
+        style = ink.warn if self._store.phase else ink.muted
+        way = self._way() if self._store.phase else []
+        if size_of(way) + len(why) + 4 > width:
+            way = []
+        lines = [why] if way else textwrap.wrap(why, max(10, width - 2), break_on_hyphens=False)
+        self.set_lines(len(lines))
+        return [strip_of([*(way if row == 0 else []), ("   " if way else " ", style), (text, style)], width) for row, text in enumerate(lines)]
+
+    def _phase_style(self, phase: str) -> Style:
+        ink = self.inks
+        return (ink.bad if phase in ("FAILED", "ABORTED") else ink.primary) + Style(bold=True)
 
     def _way(self) -> list[Run]:
         ink, phase = self.inks, self._store.phase
@@ -85,57 +115,43 @@ class PhaseStrip(Painted):
             if step:
                 runs.append((" › ", ink.rule))
             if step == at:
-                style = ink.bad + ink.bold if phase in ("FAILED", "ABORTED") else ink.primary + ink.bold
-                runs.append((name, style + ink.bold))
+                runs.append((name, self._phase_style(phase)))
             else:
                 runs.append((_SHORT.get(name, name.lower()), ink.muted if step < at else ink.faint))
         return runs
 
     def _progress(self, width: int) -> list[Run]:
         store, ink, snap = self._store, self.inks, self._store.snapshot
-        if snap is None or snap.phase not in ("MEASURING", "DRAINING"):
+        if snap is None or store.ended:
+            return []
+        if store.ending:
+            return self._ending(width)
+        if snap.phase != "MEASURING":
             return []
         if snap.duration_s <= 0:
             return [(f"{fmt.clock(snap.elapsed_s)} elapsed, no end set ", ink.muted)]
         progress = store.progress()
         room = 12 if width >= 110 else 8
-        runs: list[Run] = [(f"{fmt.clock(snap.elapsed_s)}", ink.plain), (f"/{fmt.clock(snap.duration_s)} ", ink.muted)]
-        if not math.isnan(progress.duration):
-            runs += [(fmt.bar(progress.duration, room), ink.primary), (f" {progress.duration * 100:.0f}%", ink.muted)]
+        runs: list[Run] = [(f"{fmt.clock(snap.elapsed_s)}", ink.plain)]
+        if snap.elapsed_s <= progress.planned_s:
+            runs += [
+                (f"/{fmt.clock(progress.planned_s)} ", ink.muted), (fmt.bar(progress.duration, room), ink.primary),
+                (f" {progress.duration * 100:.0f}%", ink.muted),
+            ]  # fmt: skip
+        else:
+            runs.append((f", planned {fmt.clock(progress.planned_s)}", ink.muted))
         if not math.isnan(progress.queries):
-            runs += [("  queries ", ink.muted), (f"{progress.queries * 100:.0f}%", ink.plain)]
+            runs += [("  queries ", ink.muted), (f"{math.floor(progress.queries * 100)}%", ink.plain)]
         if not math.isnan(progress.eta_s):
             runs += [("  ETA ", ink.muted), (fmt.clock(progress.eta_s), ink.plain)]
         return [*runs, (" ", ink.plain)]
 
-
-class VerdictBanner(Painted):
-    """Shown once the attempt has a verdict: the word, the acts that touched it, and the reasons."""
-
-    def __init__(self, store: FleetStore, *, id: str | None = None) -> None:
-        super().__init__(2, id=id)
-        self._store = store
-
-    @property
-    def wanted(self) -> bool:
-        attempt = self._store.attempt
-        return bool(attempt and attempt.verdict and (self._store.ended or attempt.state == "ENDED"))
-
-    def draw(self, width: int, height: int) -> list[Strip]:
-        attempt, ink = self._store.attempt, self.inks
-        if attempt is None:
+    def _ending(self, width: int) -> list[Run]:
+        """`draining 02:45 · 1,413 in flight · oldest 44s`"""
+        store, ink, snap = self._store, self.inks, self._store.snapshot
+        if snap is None:
             return []
-        style = {"VALID": ink.good, "EXPLORATION": ink.primary, "SUPERSEDED": ink.muted}.get(attempt.verdict, ink.bad)
-        glyph = {"VALID": "●", "EXPLORATION": "◇", "SUPERSEDED": "»"}.get(attempt.verdict, "×")
-        runs: list[Run] = [(f" {glyph} {attempt.verdict}", style + ink.bold)]
-        if attempt.acts:
-            runs.append((f"  ACTS {attempt.acts}", ink.warn))
-        runs.append((f"  attempt {attempt.number}, {attempt.kind} at {fmt.rate(attempt.target_qps)} qps", ink.muted))
-        if self._store.synthetic:
-            runs.append(("  synthetic: says nothing about hardware", ink.warn))
-        reasons = "; ".join(attempt.reasons) or ("no reason given" if attempt.verdict != "VALID" else "all limits hold")
-        record: list[Run] = [(f"{self._store.record} ", ink.faint)] if self._store.record and width >= 150 else []
-        notes = f"   ({'; '.join(attempt.notes)})" if attempt.notes else ""
-        why = textwrap.wrap(reasons + notes, max(10, width - 4), max_lines=REASON_LINES, placeholder=" …")
-        self.set_lines(1 + len(why))
-        return [strip_of(spread(runs, record, width), width), *(strip_of([("   " + line, ink.plain)], width) for line in why)]
+        since = f" {fmt.clock(snap.unix - snap.phase_since_unix)}" if snap.phase == "DRAINING" else ""
+        oldest_s = store.oldest_s() if snap.in_flight else math.nan
+        oldest = "" if math.isnan(oldest_s) else f" · oldest {fmt.age(oldest_s)}"
+        return [(store.ending + since, ink.warn), (f" · {fmt.count(snap.in_flight)} in flight{oldest} ", ink.plain)]

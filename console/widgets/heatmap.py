@@ -1,11 +1,14 @@
 """Node x GPU, one cell for each replica: a straggler is a hole in the pattern, a bad node a stripe.
 
 A full cell is a bar whose height is its level and whose colour is the theme's ramp; a narrow terminal gets half blocks,
-two replicas a character. A replica that does not serve shows its state's glyph instead of a level, so that state is
+two replicas a character. Cells grow with the room; where a node has few replicas or the nodes are many, they are put
+in several bands below one another (`Plan`). A replica that does not serve shows its state's glyph instead of a level, so that state is
 never colour alone. One widget: 512 cells as widgets of their own cost 30 times as much.
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 from rich.style import Style
 from textual.strip import Strip
@@ -14,9 +17,46 @@ from console.store.fleet import READY_CODE, SHOWN_STATES, SLOW_CODE, FleetStore
 from console.store.heat import METRICS, UNKNOWN, HeatLevels
 from console.store.view import TableView
 from console.widgets import fmt
-from console.widgets.paint import GLYPHS, Painted, Run, spread, strip_of
+from console.widgets.paint import GLYPHS, Painted, Run, size_of, spread, strip_of
 
-_LABEL = 4  # "g0  " before the rows, "n   " before the axis of nodes
+_LABEL = 5  # "g0   " before the rows, "n    " before the axis of nodes
+_CELL_MAX = 9
+_CELL_GOOD = 5  # wide enough that one more band is not worth its lines
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How nodes are laid out: `bands` of `across` nodes each, `cell` columns a node; `shown` of them fit."""
+
+    bands: int
+    across: int
+    cell: int
+    rows: int  # lines of a band
+    shown: int
+
+    @property
+    def lines(self) -> int:
+        """One axis for all bands when a band is a line (it says where it begins), else one under each."""
+        return self.bands * self.rows + (1 if self.rows == 1 else self.bands)
+
+
+def plan_of(nodes: int, rows: int, width: int, room: int) -> Plan:
+    """The fewest bands whose cells are good, else the widest cells; within `room` lines if that is possible at all."""
+    best = _plan(nodes, rows, width, 1)
+    for bands in range(2, nodes + 1):
+        plan = _plan(nodes, rows, width, bands)
+        if plan.lines > room or (best.shown == nodes and best.cell >= _CELL_GOOD):
+            break
+        if (plan.shown, plan.cell) > (best.shown, best.cell):
+            best = plan
+    return best
+
+
+def _plan(nodes: int, rows: int, width: int, bands: int) -> Plan:
+    across = -(-nodes // bands)
+    cell = max(1, min(_CELL_MAX, width // across))
+    across = min(across, width // cell)
+    return Plan(bands, across, cell, rows, min(nodes, across * bands))
 
 
 class HeatMap(Painted):
@@ -27,15 +67,15 @@ class HeatMap(Painted):
         self._values = self._levels.update(store, METRICS[0])
         self.metric = METRICS[0]
         self.compact = False
+        self.room = 9  # lines it may take
 
     def on_mount(self) -> None:
         self._retitle()
 
-    def next_metric(self) -> str:
+    def next_metric(self) -> None:
         self.metric = METRICS[(METRICS.index(self.metric) + 1) % len(METRICS)]
         self._retitle()
         self.repaint()
-        return self.metric.label
 
     def _retitle(self) -> None:
         scale = "".join(f"[$heat-{level}]{block}[/]" for level, block in enumerate(fmt.BLOCKS))
@@ -48,19 +88,24 @@ class HeatMap(Painted):
         gpus = int(store.gpu_of.max()) + 1
         grid = {(int(n), int(g)): at for at, (n, g) in enumerate(zip(store.node_of, store.gpu_of, strict=True))}
         self._values = self._levels.update(store, self.metric)
-        rows = (gpus + 1) // 2 if self.compact else gpus
-        self.set_lines(rows + 1)
-        nodes = len(store.node_names)
-        cell = max(1, min(5, (width - _LABEL) // nodes))
-        shown = min(nodes, (width - _LABEL) // cell)
+        per_row = 2 if self.compact and gpus > 1 else 1
+        plan = plan_of(len(store.node_names), -(-gpus // per_row), width - _LABEL, self.room)
+        self.set_lines(plan.lines)
         lines = []
-        for row in range(min(rows, height - 1)):
-            pair = [row * 2, row * 2 + 1] if self.compact else [row]
-            runs: list[Run] = [(f"g{pair[0]:<3}", self.inks.faint)]
-            for node in range(shown):
-                runs += self._cell([grid.get((node, gpu), -1) for gpu in pair], cell)
-            lines.append(strip_of(runs, width))
-        return [*lines, self._axis(shown, nodes, cell, width)]
+        for band in range(plan.bands):
+            nodes = range(band * plan.across, min((band + 1) * plan.across, plan.shown))
+            for row in range(plan.rows):
+                pair = range(row * per_row, (row + 1) * per_row)
+                label = f"n{nodes.start}" if plan.rows == 1 and plan.bands > 1 else f"g{pair[0]}"
+                runs: list[Run] = [(f"{label:<{_LABEL}}", self.inks.faint)]
+                for node in nodes:
+                    runs += self._cell([grid.get((node, gpu), -1) for gpu in pair], plan.cell)
+                lines.append(strip_of(runs, width))
+            if plan.rows > 1:
+                lines.append(self._axis(plan, nodes, width))
+        if plan.rows == 1:
+            lines.append(self._axis(plan, range(min(plan.across, plan.shown)), width))
+        return lines
 
     def _cell(self, slots: list[int], cell: int) -> list[Run]:
         ink = self.inks
@@ -71,10 +116,10 @@ class HeatMap(Painted):
         else:
             text, style = self._full(slots[0])
             mark = Style(bgcolor=ink.cursor.bgcolor, underline=True)
-        body = text * (cell - 1 if cell > 2 else cell)
+        gap = 1 if cell > 2 else 0
         if chosen:
             style = style + mark
-        return [(body, style), (" ", ink.plain)] if cell > 2 else [(body, style)]
+        return [(text * (cell - gap), style), (" " * gap, ink.plain)]
 
     def _full(self, at: int) -> Run:
         ink = self.inks
@@ -99,21 +144,24 @@ class HeatMap(Painted):
             names.append(f"heat-{level}" if at >= 0 else "background")
         return "▀", self.inks.on(names[0], names[1])
 
-    def _axis(self, shown: int, nodes: int, cell: int, width: int) -> Strip:
+    def _axis(self, plan: Plan, nodes: range, width: int) -> Strip:
         ink = self.inks
-        step = max(1, -(-8 // cell))
+        step = max(1, -(-8 // plan.cell)) if plan.cell < _CELL_GOOD else 1
+        head = "n+" if plan.rows == 1 and plan.bands > 1 else "n"
         axis = ""
-        for node in range(0, shown, step):
-            label = f"{node}"
-            if node * cell + len(label) <= shown * cell:
-                axis = axis.ljust(node * cell) + label
+        for node in nodes[::step]:
+            at = (node - nodes.start) * plan.cell
+            if at + len(str(node)) <= len(nodes) * plan.cell:
+                axis = axis.ljust(at) + str(node)
+        hidden = len(self._store.node_names) - plan.shown
+        last = nodes.stop >= plan.shown or plan.rows == 1
         right: list[Run] = []
-        if nodes > shown:
-            right = [(f"+{nodes - shown} nodes not shown", ink.warn)]
-        elif self.compact:
+        if hidden and last:
+            right = [(f"+{hidden} nodes not shown", ink.warn)]
+        elif self.compact and last:
             right = [(f"{self.metric.label} {self.metric.low_text} ", ink.faint), *[("█", style) for style in ink.heat]]
             right.append((f" {self.metric.high_text}", ink.faint))
-        room = width - _LABEL - sum(len(text) for text, _ in right) - 1
+        room = width - _LABEL - size_of(right) - 1
         if len(axis) > room:
             axis = axis[:room].rsplit(" ", 1)[0]  # whole labels only
-        return strip_of(spread([("n   ", ink.faint), (axis, ink.faint)], right, width), width)
+        return strip_of(spread([(f"{head:<{_LABEL}}", ink.faint), (axis, ink.faint)], right, width), width)

@@ -18,14 +18,14 @@ from textual.geometry import Region, Size
 from textual.strip import Strip
 from textual.widget import Widget
 
-from console.store.fleet import SHOWN_STATES
+from console.store.fleet import SHOWN_STATES, STOPPED
 
 Run = tuple[str, Style]
 
 #: One glyph for each state: state must read without colour.
 GLYPHS: Final = {
     "NEW": "·", "REGISTERED": "○", "WARMING": "◔", "READY": "●", "SUSPECT": "?", "DRAINING": "▽", "DRAINED": "◇",
-    "LOST": "×", "EVICTED": "⊘", "REJECTED": "!", "SLOW": "▲",
+    "LOST": "×", "EVICTED": "⊘", "REJECTED": "!", "SLOW": "▲", "STOPPED": "□",
 }  # fmt: skip
 
 
@@ -47,7 +47,8 @@ class Paint:
         self.cursor = Style(bgcolor=self._colour("ink-cursor"))
         self.badge = Style(color=self._colour("background"), bgcolor=self._colour("warning"), bold=True)
         self.heat = [self.style(f"heat-{step}") for step in range(8)]
-        self.states = {name: self.style(f"state-{name.lower()}") for name in SHOWN_STATES}
+        self.states = {name: self.style(f"state-{name.lower()}") for name in SHOWN_STATES if name != STOPPED}
+        self.states[STOPPED] = self.faint  # nothing to look at: no colour of its own in themes
 
     def _colour(self, name: str) -> str:
         return Color.parse(self._variables[name]).hex6
@@ -83,6 +84,10 @@ def strip_of(runs: Iterable[Run], width: int, base: Style | None = None) -> Stri
     if used < width:
         segments.append(Segment(" " * (width - used), base))
     return Strip(segments, width)
+
+
+def size_of(runs: Iterable[Run]) -> int:
+    return sum(cell_len(text) for text, _ in runs)
 
 
 def fitting(groups: Iterable[Sequence[Run]], width: int) -> list[Run]:
@@ -177,7 +182,7 @@ class Painted(Widget):
     def render_line(self, y: int) -> Strip:
         if y < len(self._strips):
             return self._strips[y]
-        return Strip.blank(self.content_size.width)
+        return Strip.blank(self.content_size.width, self.rich_style)
 
 
 def merge(rows: list[int], width: int) -> list[Region]:

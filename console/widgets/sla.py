@@ -7,12 +7,14 @@ colour says. A percentile with too few samples is a dash, with how many there ar
 from __future__ import annotations
 
 import math
+import textwrap
 from typing import Final
 
+import numpy as np
 from rich.style import Style
 from textual.strip import Strip
 
-from console.store.fleet import FleetStore
+from console.store.fleet import READY_CODE, STOPPED_CODE, FleetStore
 from console.widgets import fmt
 from console.widgets.paint import GLYPHS, Paint, Painted, Run, fitting, spread, strip_of
 from harness.wire.control import FleetSnapshot, SlaView
@@ -75,11 +77,15 @@ class SlaPane(Painted):
         return [*lines, strip_of(self._outlook(snap, width), width)][:height]
 
     def _outlook(self, snap: FleetSnapshot, width: int) -> list[Run]:
-        ink, view = self.inks, snap.ttft
+        ink, view, explore = self.inks, snap.ttft, snap.attempt_kind == "explore"
+        if self._store.ended or not snap.attempt:
+            return [("no attempt is running", ink.muted)]
         if view.needed > 0:
+            if explore:
+                return [("exploration: no verdict at stake", ink.muted)]
             return [("verdict possible after ", ink.muted), (fmt.count(view.needed), ink.plain), (" more samples", ink.muted)]
         groups: list[list[Run]] = []
-        if not math.isnan(view.projected_ms) and snap.duration_s > 0:
+        if not math.isnan(view.projected_ms) and snap.duration_s > 0 and not self._store.ending:
             low, high = fmt.millis(view.projected_low_ms), fmt.millis(view.projected_high_ms)
             span = f" [{low.removesuffix(' s') if high.endswith(' s') else low} … {high}]   "
             groups.append([("end of run ≈ ", ink.muted), (fmt.millis(view.projected_ms), ink.plain), (span, ink.muted)])
@@ -115,7 +121,7 @@ class LoadPane(Painted):
                 [
                     ("  backlog ", ink.muted),
                     (fmt.count(snap.backlog), ink.plain),
-                    (f" ({snap.backlog_slope:+.0f}/s)", slope_style),
+                    (f" ({fmt.signed(snap.backlog_slope, 0)}/s)", slope_style),
                 ],
                 [("  lag p99 ", ink.muted), (fmt.millis(snap.issue_lag_p99_ms), ink.plain)],
             ],
@@ -124,7 +130,7 @@ class LoadPane(Painted):
         number, _, unit = fmt.big(snap.tokens_per_s).partition(" ")
         tokens: list[Run] = [(number, ink.bold), (f" {unit}tok/s", ink.muted)]
         if snap.redispatched:
-            tokens += [("  re-sent ", ink.muted), (fmt.count(snap.redispatched), ink.plain)]
+            tokens += [("  re-dispatched ", ink.muted), (fmt.count(snap.redispatched), ink.plain)]
         if snap.failed:
             tokens += [("  failed ", ink.muted), (fmt.count(snap.failed), ink.bad)]
         if snap.acts:
@@ -140,7 +146,7 @@ class LoadPane(Painted):
             ("→", ink.faint),
             (fmt.rate(snap.completed_qps), ink.plain),
             ("  backlog ", ink.muted),
-            (f"{fmt.count(snap.backlog)} ({snap.backlog_slope:+.0f}/s)", ink.plain),
+            (f"{fmt.count(snap.backlog)} ({fmt.signed(snap.backlog_slope, 0)}/s)", ink.plain),
             (f"  {number}", ink.plain),
             (f" {unit}tok/s ", ink.muted),
         ]
@@ -151,7 +157,8 @@ class LoadPane(Painted):
 
 
 class StragglerPane(Painted):
-    """Who is slow, who is gone, and whether it is really one replica, one node or the whole fleet."""
+    """Who is slow or about to be called so, who is gone, and whether it is one replica, one node or the whole fleet; while
+    nobody is judged, why."""
 
     def __init__(self, store: FleetStore, *, id: str | None = None) -> None:
         super().__init__(9, id=id)
@@ -168,12 +175,21 @@ class StragglerPane(Painted):
             lines.append(strip_of(spread(left, policy, width), width))
         if snap is not None and snap.fleet_slow:
             lines.append(strip_of([("▲ the whole fleet is slow: no replica is singled out", ink.warn)], width))
-        lines += [self._fault(position, width) for position in self._faults()[: height - len(lines) - 1]]
+        note = snap.straggler_note if snap is not None and not store.ended else ""
+        why = [strip_of([(text, ink.muted)], width) for text in textwrap.wrap(note and f"nobody judged: {note}", width)[:2]]
+        faults = self._faults()
+        lines += [self._fault(position, width) for position in faults[: max(0, height - len(lines) - len(why) - 1)]]
         if snap is not None:
             lines += [strip_of([(f"▲ {node}: its replicas are slow together", ink.warn)], width) for node in snap.slow_nodes]
-        if len(lines) <= 2 and not store.at_barrier and store.slots:
-            lines.append(strip_of([("no straggler, nobody missing", ink.muted)], width))
+        if not why and not faults and not (snap and (snap.slow_nodes or snap.fleet_slow)) and self._judging():
+            why = [strip_of([("no straggler, nobody missing", ink.muted)], width)]
+        lines = [*lines[: height - len(why)], *why]
         return lines[:height] + [Strip.blank(width)] * (height - len(lines))
+
+    def _judging(self) -> bool:
+        """Load runs and its replicas are compared: only then is their silence good news."""
+        snap = self._store.snapshot
+        return snap is not None and snap.phase in ("MEASURING", "DRAINING") and not self._store.ended
 
     def _counts(self, width: int) -> list[Strip]:
         """How many replicas are in which state, on as many lines as that takes."""
@@ -189,21 +205,25 @@ class StragglerPane(Painted):
 
     def _faults(self) -> list[int]:
         store = self._store
-        slow = [store.index[slot] for slot in (store.snapshot.slow if store.snapshot else []) if slot in store.index]
+        flagged = [store.index[slot] for slot in (store.snapshot.slow if store.snapshot else []) if slot in store.index]
+        slow = [at for at in flagged if int(store.state[at]) != STOPPED_CODE]
+        beyond = [int(at) for at in np.flatnonzero(store.outliers() & (store.state == READY_CODE))]
+        slow += sorted(beyond, key=lambda at: -float(store.floats("z")[at]))
         gone = [at for at in range(len(store.slots)) if store.state_name(at) in ("LOST", "REJECTED", "SUSPECT", "EVICTED")]
         return slow + [at for at in gone if at not in slow]
 
     def _fault(self, at: int, width: int) -> Strip:
         store, ink = self._store, self.inks
         name = store.state_name(at)
-        runs: list[Run] = [(f"{name:<8}", ink.states[name] + ink.bold), (f" {store.slots[at].slot:<13}", ink.plain)]
-        age = fmt.age(float(store.floats("state_age_s")[at]))
-        if name == "SLOW":
+        word, style = ("outlier", ink.states["SLOW"]) if name == "READY" else (name, ink.states[name] + ink.bold)
+        runs: list[Run] = [(f"{word:<8}", style), (f" {store.slots[at].slot:<13}", ink.plain)]
+        age = "" if name == "READY" else fmt.age(store.age_s(at))
+        if name in ("SLOW", "READY"):
             ratio, z = float(store.floats("ratio")[at]), float(store.floats("z")[at])
             runs += [
                 ("" if math.isnan(ratio) else f" {ratio:5.2f}x", ink.plain),
-                ("" if math.isnan(z) else f"  z {z:4.1f}", ink.muted),
+                ("" if math.isnan(z) else f"  z {fmt.signed(z).lstrip('+'):>4}", ink.muted),
             ]
         else:
-            runs += [(" " + fmt.clip(store.slots[at].reason or "", max(0, width - 28)), ink.muted)]
+            runs += [(" " + fmt.clause(store.slots[at].reason or "", max(0, width - 28)), ink.muted)]
         return strip_of(spread(runs, [(age, ink.muted)], width), width)

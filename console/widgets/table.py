@@ -12,8 +12,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import cast
 
+import numpy as np
+from numpy.typing import NDArray
 from rich.style import Style
 from textual import events
+from textual.content import Content
 from textual.geometry import Size
 from textual.message import Message
 from textual.scroll_view import ScrollView
@@ -33,12 +36,12 @@ class Column:
 
 
 _WIDE = (
-    Column("REPLICA", 14, False), Column("STATE", 12, False), Column("TOK/S", 9), Column("Δmed", 6), Column("ratio", 7),
+    Column("REPLICA", 14, False), Column("STATE", 13, False), Column("TOK/S", 9), Column("Δmed", 6), Column("ratio", 7),
     Column("z", 6), Column("TTFTp99", 9), Column("TPOTp99", 9), Column("KV", 5), Column("RUN", 5), Column("WAIT", 6),
     Column("OLDEST", 8), Column("AGE", 6),
 )  # fmt: skip
 _NARROW = (
-    Column("REPLICA", 13, False), Column("STATE", 12, False), Column("TOK/S", 8), Column("Δmed", 6), Column("z", 6),
+    Column("REPLICA", 13, False), Column("STATE", 13, False), Column("TOK/S", 8), Column("Δmed", 6), Column("z", 6),
     Column("TTFTp99", 9), Column("WAIT", 6), Column("AGE", 5),
 )  # fmt: skip
 _TREND_MAX = 30
@@ -60,7 +63,9 @@ class ReplicaTable(ScrollView, can_focus=True, inherit_bindings=False):
         super().__init__(id=id)
         self._store, self._view, self._now = store, view, now
         self._strips: dict[int, Strip] = {}  # by line of the viewport
+        self._outliers: NDArray[np.bool_] = np.zeros(0, dtype=np.bool_)
         self._medians = 0.0
+        self._titled = Content("")
         self.narrow = False
 
     @property
@@ -74,10 +79,12 @@ class ReplicaTable(ScrollView, can_focus=True, inherit_bindings=False):
         size = self.scrollable_content_region.size
         if size.height <= 0 or not self.is_attached:
             return 0
+        self.entitle()
         wanted = Size(size.width, len(self._view.rows) + 1)
         if self.virtual_size != wanted:
             self.virtual_size = wanted
         self._medians = self._store.median("tokens_s")
+        self._outliers = self._store.outliers()
         if self._view.bound:
             self._follow_cursor()
         position = self._view.position(self._store)
@@ -95,7 +102,7 @@ class ReplicaTable(ScrollView, can_focus=True, inherit_bindings=False):
 
     def render_line(self, y: int) -> Strip:
         strip = self._strips.get(y)
-        return strip if strip is not None else Strip.blank(self.scrollable_content_region.width)
+        return strip if strip is not None else Strip.blank(self.scrollable_content_region.width, self.rich_style)
 
     def watch_scroll_y(self, old_value: float, new_value: float) -> None:
         super().watch_scroll_y(old_value, new_value)
@@ -112,7 +119,7 @@ class ReplicaTable(ScrollView, can_focus=True, inherit_bindings=False):
             return self._header(width)
         row = int(self.scroll_offset.y) + y - 1
         if row >= len(self._view.rows):
-            text = "  no replica matches (esc clears the filter)" if y == 1 and len(self._store.slots) else ""
+            text = self._nothing() if y == 1 and not len(self._view.rows) and self._store.slots else ""
             return strip_of([(text, self._inks.muted)], width)
         return self._row(int(self._view.rows[row]), width, row == cursor_row)
 
@@ -124,17 +131,34 @@ class ReplicaTable(ScrollView, can_focus=True, inherit_bindings=False):
         runs: list[Run] = [(" ", ink.muted)]
         runs += [(_fit(column.title, column), ink.muted) for column in self._columns()]
         used = 1 + sum(column.width for column in self._columns())
-        tags = [f"↓ {view.sort.name if self.narrow else view.sort.label}"]
-        if view.text:
-            tags.append(f"/{view.text}")
-        if view.faults_only:
-            tags.append("faults only")
-        if view.frozen:
-            tags.append("❄ order frozen")
-        tail = fmt.clip(" · ".join(tags), max(0, width - used - 2))
-        if width - used - 2 >= 8:
-            runs += [("  " + tail, ink.warn if view.frozen or view.text or view.faults_only else ink.faint)]
+        if width - used - 3 >= 13:
+            runs.append(("   tok/s, 1 s a mark"[: width - used], ink.faint))
         return strip_of(runs, width)
+
+    def _nothing(self) -> str:
+        view = self._view
+        if view.faults_only:
+            return f"  no fault matches /{view.text} (esc clears the filter)" if view.text else "  no faults (z shows all)"
+        return "  no replica matches (esc clears the filter)"
+
+    def entitle(self) -> None:
+        """What decides which rows are here and in which order, above them; written only when it has changed."""
+        view, shown, all_of = self._view, len(self._view.rows), len(self._store.slots)
+        warn = []
+        if view.text:
+            warn.append(f"/{fmt.middle(view.text, 10 if self.narrow else 24)}")
+        if view.faults_only:
+            warn.append("faults only")
+        if view.frozen:
+            warn.append("❄ order frozen")
+        count = fmt.count(all_of) if shown == all_of else f"{fmt.count(shown)} of {fmt.count(all_of)}"
+        parts: list[Content | tuple[str, str]] = [f"Replicas {count} · ↓ {view.sort.name if self.narrow else view.sort.label}"]
+        parts += [(f" · {text}", "$warning") for text in warn]
+        if view.bound and view.cursor is not None:
+            parts.append((" · ▌held" if self.narrow else f" · ▌held on {view.cursor}, esc lets go", "$primary"))
+        title = Content.assemble(*parts)
+        if title != self._titled:
+            self._titled = self.border_title = title
 
     def _row(self, at: int, width: int, chosen: bool) -> Strip:
         store, ink = self._store, self._inks
@@ -144,15 +168,17 @@ class ReplicaTable(ScrollView, can_focus=True, inherit_bindings=False):
         number = ink.plain if live else ink.faint
         state = ink.states.get(name, ink.plain)
         cells = self._cells(at, name, live)
-        runs: list[Run] = [("▌" if chosen else " ", ink.primary)]
+        beyond = name == "SLOW" or (name == "READY" and bool(self._outliers[at]))
+        mark = ("▌" if self._view.bound else "▏") if chosen else " "  # full: held on this slot; thin: rests on the first row
+        runs: list[Run] = [(mark, ink.primary)]
         for column in self._columns():
             text = cells[column.title]
             style = {"REPLICA": ink.bold if chosen else ink.plain, "STATE": state, "AGE": ink.muted}.get(column.title, number)
-            if name == "SLOW" and column.title in ("Δmed", "ratio", "z"):
-                style = state
+            if beyond and column.title in ("Δmed", "ratio", "z"):
+                style = ink.states["SLOW"]
             runs.append((_fit(text, column), style))
         used = 1 + sum(column.width for column in self._columns())
-        runs += self._trend(at, min(_TREND_MAX, width - used - 3), state)
+        runs += self._trend(at, min(_TREND_MAX, width - used - 3), ink.states["SLOW"] if beyond else state)
         return strip_of(runs, width, base)
 
     def _cells(self, at: int, name: str, live: bool) -> dict[str, str]:
@@ -171,14 +197,14 @@ class ReplicaTable(ScrollView, can_focus=True, inherit_bindings=False):
             "TOK/S": fmt.count(tokens),
             "Δmed": fmt.signed_percent(tokens / self._medians - 1) if self._medians else fmt.UNKNOWN,
             "ratio": fmt.UNKNOWN if math.isnan(ratio) else f"{ratio:.2f}x",
-            "z": fmt.UNKNOWN if math.isnan(z) else f"{z:+.1f}",
+            "z": fmt.signed(z),
             "TTFTp99": fmt.millis(number("ttft_p99_ms")),
             "TPOTp99": fmt.millis(number("tpot_p99_ms")),
             "KV": fmt.percent(number("kv_use")),
             "RUN": whole("running"),
             "WAIT": whole("waiting"),
             "OLDEST": fmt.age(number("oldest_s")),
-            "AGE": fmt.age(float(store.floats("state_age_s")[at])),
+            "AGE": fmt.age(store.age_s(at)),
         }
 
     def _trend(self, at: int, room: int, style: Style) -> list[Run]:

@@ -8,16 +8,19 @@ line; an accuracy attempt has no results at all. `result_token_throughput` is ne
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from harness.metrics.early_stopping import needed
 from harness.mlperf.settings import settings_diff
 
 __all__ = ["DETAIL_LOG", "DetailLog", "Result", "explain", "parse", "read", "settings_diff"]
 
 DETAIL_LOG = "mlperf_log_detail.txt"
 _MARKER = ":::MLLOG "
+_LEAST_FOR_P99 = needed(0)  # 459: so many without one over the limit
 _LONG_AND_UNUSED = frozenset({"loaded_qsl_set", "loadgen_file_sha1"})
 
 #: Percentiles that LoadGen logs, as in its keys.
@@ -31,7 +34,6 @@ _EXPLANATIONS: tuple[tuple[str, str], ...] = (
     ("TPOT constrain not met", "The p99 of TPOT is over its limit: lower the target QPS: smaller batches step faster."),
     ("Reduce target QPS to improve latency", "The p99 latency is over its limit: lower the target QPS."),
     ("exited early, before enough queries", "Fewer queries than the minimum were issued: the attempt was cut short."),
-    ("more queries", "With so many over the limit, more samples under it are needed before p99 counts as held."),
     ("complete a sample twice", "A sample was completed twice; the second was ignored. The exactly-once gate has failed."),
     ("n_tokens argument missing", "A sample was completed without its number of tokens; its TPOT is worthless."),
     ("negative number of tokens", "A sample was completed with a negative number of tokens; its TPOT is worthless."),
@@ -50,7 +52,23 @@ _EXPLANATIONS: tuple[tuple[str, str], ...] = (
 
 def explain(text: str) -> str:
     """Plain words for one of LoadGen's messages; empty when there is nothing to add."""
+    if "more queries" in text:
+        return _early_stopping(text)
     return next((plain for part, plain in _EXPLANATIONS if part in text), "")
+
+
+def _early_stopping(text: str) -> str:
+    """`Processed 300 queries … at least 159 more queries`: the sum says whether any sample was over the limit at all."""
+    said = re.search(r"Processed (\d+) queries.*?at least (\d+) more queries", text, re.DOTALL)
+    if said is None:
+        return "More samples under the limit are needed before p99 counts as held."
+    processed, more = int(said[1]), int(said[2])
+    if processed + more <= _LEAST_FOR_P99:
+        return (
+            f"Too few samples: p99 can be judged from {_LEAST_FOR_P99} on, and there were {processed}. "
+            "Raise load.duration_s or load.min_queries."
+        )
+    return "With so many over the limit, more samples under it are needed before p99 counts as held."
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,4 +196,5 @@ def _is_complete(keys: dict[str, Any], everything: dict[str, list[Any]]) -> bool
 
 
 def _one_line(text: Any) -> str:
-    return " ".join(part.strip(" *") for part in str(text).splitlines() if part.strip(" *"))
+    """LoadGen's bullets and line breaks as one sentence after the other."""
+    return " ".join(str(text).replace("*", " ").split())

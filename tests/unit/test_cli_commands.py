@@ -12,10 +12,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from console.cli import main
+import console.cli
+from console.cli import launch, main
+from console.cli.output import plural, typed
+from harness.cluster.procinfo import start_ticks
 from harness.records.layout import RunFolder
-from harness.records.runfile import AttemptRecord, RunFile, write_run
+from harness.records.runfile import AttemptRecord, RunFile, read_run, write_run
 from harness.records.writer import RecordWriter
+from harness.specfile import load_spec
 from harness.wire.attempt import SAMPLE_DTYPE
 
 SLOTS = ["node000/gpu0", "node000/gpu1"]
@@ -36,12 +40,13 @@ MakeRun = Callable[..., RunFolder]
 def make_run(runs: Path) -> MakeRun:
     """A record as a head leaves it: run.json, ten samples of 100 ms TTFT and 10 ms TPOT, a journal with one act."""
 
-    def make(name: str = "mine-1", verdict: str = "VALID", phase: str = "DONE", samples: int = 10) -> RunFolder:
+    def make(name: str = "mine-1", verdict: str = "VALID", phase: str = "DONE", samples: int = 10, acts: int = 1) -> RunFolder:
         folder = RunFolder(runs / name)
         folder.path.mkdir(parents=True)
         attempt = AttemptRecord(
             number=1, kind="performance", scenario="Server", target_qps=50.0, epoch=1, started_unix=1e9, ended_unix=1e9 + 60,
             state="ENDED", verdict=verdict, totals={"issued": samples, "completed": samples}, ttft_ms={"p99": 100.0},
+            acts=acts, loadgen={"validity": "VALID", "samples_per_s": 22.5, "tokens_per_s": 247.0}, rates={"completed_qps": 26.3},
         )  # fmt: skip
         reasons = ["TTFT p99 was over its limit"] if verdict == "INVALID" else []
         run = RunFile(
@@ -159,6 +164,160 @@ def test_show_says_verdict_reasons_and_that_it_is_synthetic(make_run: MakeRun, c
     out = capsys.readouterr().out
     for expected in ("mine-1: INVALID  ACTS 1  SYNTHETIC", "TTFT p99 was over its limit", "issued 10", "node000/gpu1"):
         assert expected in out
+
+
+def test_show_says_over_which_time_a_rate_holds_and_what_loadgen_says(
+    make_run: MakeRun, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_run()
+    assert main(["show"]) == 0
+    out = capsys.readouterr().out
+    assert "completed 26.3 q/s  289 tokens/s over 0:00, to the last completion" in out
+    assert "LoadGen   completed 22.5 samples/s  247 tokens/s by its own log" in out
+    assert "ACTS 1: 1 act touched attempts" in out
+    assert f"drain {SLOTS[0]} by kim@desk: hot" in out
+
+
+@pytest.fixture
+def two_attempts(make_run: MakeRun) -> RunFolder:
+    """Attempt 1 was superseded with 7 samples completed, attempt 2 has 10."""
+    folder = make_run(acts=0)
+    run = read_run(folder.path)
+    (last,) = run.attempts
+    first = AttemptRecord(
+        number=1, kind="performance", scenario="Server", target_qps=40.0, epoch=1, state="ENDED", verdict="SUPERSEDED", acts=1,
+        reasons=["superseded by an attempt at 50 QPS"], totals={"issued": 9, "completed": 7}, ttft_ms={"p99": 99.0},
+        rates={"completed_qps": 35.1, "tokens_per_s": 700.0},
+    )  # fmt: skip
+    last.number, run.attempts = 2, [first, last]
+    write_run(folder.path, run)
+    writer = RecordWriter(folder)
+    rows = np.zeros(10, SAMPLE_DTYPE)
+    rows["n_tokens"], rows["tries"], rows["first_ns"], rows["done_ns"] = 11, 1, 100_000_000, 300_000_000
+    writer.samples(2, 2, rows, SLOTS)
+    writer.flush()
+    return folder
+
+
+def test_every_attempt_has_a_line_with_its_figures_and_shows_all_of_them_when_asked(
+    two_attempts: RunFolder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["show"]) == 0
+    out = capsys.readouterr().out
+    assert (
+        "attempt 1 performance Server 40 QPS  SUPERSEDED ACTS 1  (completed 35.1 q/s, output 700 tokens/s, TTFT p99 99.0 ms)"
+        in out
+    )
+    assert "attempt 2 performance Server 50 QPS  VALID" in out
+    assert main(["show", "--attempt", "1", "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert (shown["attempt"], shown["totals"]["completed"], shown["tpot_ms"]["p50"]) == (1, 10, 10.0)
+    assert main(["show", "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert (shown["attempt"], shown["totals"]["completed"], shown["tpot_ms"]["p50"]) == (2, 10, 20.0)
+    assert main(["show", "--attempt", "7"]) == 2
+    assert "has no attempt 7; it has 1, 2" in capsys.readouterr().err
+
+
+@pytest.fixture
+def live_run(make_run: MakeRun) -> RunFolder:
+    """A run whose head lives (this very process stands for it) in the middle of its first attempt."""
+    folder = make_run(verdict="", phase="MEASURING", acts=3)
+    run = read_run(folder.path)
+    run.attempts[0].state = "issuing"
+    run.attempts[0].totals = {"issued": 25, "completed": 18, "failed": 0}
+    write_run(folder.path, run)
+    folder.head_json.write_text(json.dumps({"pid": os.getpid(), "ticks": start_ticks(os.getpid())}))
+    return folder
+
+
+def test_show_of_a_run_that_is_going_on_counts_what_the_head_knows_and_calls_nothing_lost(
+    live_run: RunFolder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["show", "--json"]) == 0
+    totals = json.loads(capsys.readouterr().out)["totals"]
+    assert (totals["issued"], totals["completed"], totals["in_flight"], totals["lost"]) == (25, 18, 7, 0)
+
+
+def test_runs_shows_acts_of_a_run_that_is_going_on(live_run: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["runs"])
+    assert "ACTS 3" in capsys.readouterr().out
+
+
+def test_status_of_a_run_whose_head_is_gone_says_what_to_type_and_exits_with_1(
+    make_run: MakeRun, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_run(verdict="", phase="MEASURING")
+    assert main(["status"]) == 1
+    assert "head gone; `paceline restart-head mine-1` starts a new one on the warm fleet" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("phase", "verdict", "said"),
+    [("ABORTED", "ABORTED", "mine-1: ABORTED\n"), ("DONE", "INVALID", "mine-1: DONE INVALID\n")],
+)
+def test_status_of_a_run_that_has_ended_says_how_once(
+    phase: str, verdict: str, said: str, make_run: MakeRun, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_run(verdict=verdict, phase=phase)
+    assert main(["status"]) == 0
+    assert capsys.readouterr().out.startswith(said)
+
+
+def test_a_dataset_that_cannot_be_used_is_refused_before_there_is_a_run(
+    runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = tmp_path / "mine.jsonl"
+    data.write_text('{"input_tokens": [1, 2]}\n{"input_tokens": [1, -2]}\n')
+    of_file = ["run", "demo", "--no-console", "-s", "dataset.kind=jsonl", "-s", f"dataset.path={data}"]
+    assert main([*of_file, "-s", "dataset.samples=none"]) == 2
+    assert f"{data}, line 2: input_tokens[1] is -2" in capsys.readouterr().err
+    assert main([*of_file, "-s", "dataset.samples=1", "-s", "load.performance_samples=3"]) == 2
+    assert "load.performance_samples: 3 is more than the dataset has (1 sample)" in capsys.readouterr().err
+    assert not runs.exists()
+
+
+def test_reading_a_dataset_never_loads_the_console(tmp_path: Path) -> None:
+    data = tmp_path / "mine.jsonl"
+    data.write_text("{}\n")
+    code = "import sys; from console.cli import main; print(main(sys.argv[1:]), 'textual' in sys.modules)"
+    tokens = ["run", "demo", "--no-console", "-s", "dataset.kind=jsonl", "-s", f"dataset.path={data}"]
+    done = subprocess.run([sys.executable, "-c", code, *tokens], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.splitlines()[-1] == "2 False", done.stderr
+
+
+def test_a_long_reading_says_that_it_reads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = tmp_path / "mine.jsonl"
+    data.write_text('{"input_tokens": [1]}\n')
+    monkeypatch.setattr(launch, "SILENT_READING_S", 0.0)
+    spec = load_spec("demo", ["dataset.kind=jsonl", f"dataset.path={data}", "dataset.samples=none"])
+    launch.check_dataset(spec)
+    assert capsys.readouterr().err == f"reading {data}\n"
+
+
+def test_hints_are_typed_as_this_command_was(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    here, elsewhere = tmp_path / "venv" / "bin" / "paceline", tmp_path / "bin" / "paceline"
+    for file in (here, elsewhere):
+        file.parent.mkdir(parents=True)
+        file.write_text("#!/bin/sh\n")
+        file.chmod(0o755)
+    monkeypatch.setenv("PATH", str(elsewhere.parent))
+    monkeypatch.setattr(sys, "argv", [str(here)])
+    assert typed("attach") == f"{here} attach", "another paceline is on the PATH"
+    monkeypatch.setenv("PATH", str(here.parent))
+    assert typed("attach") == "paceline attach"
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", "/usr/bin")
+    monkeypatch.setattr(sys, "argv", ["venv/bin/paceline"])
+    assert typed("attach") == "venv/bin/paceline attach"
+    monkeypatch.setattr(sys, "argv", [str(Path(console.cli.__file__).with_name("__main__.py"))])
+    assert typed("attach") == f"{sys.executable} -m console.cli attach"
+
+
+def test_one_of_a_thing_is_not_many() -> None:
+    assert [plural(1, "node"), plural(0, "sample"), plural(2048, "replica")] == ["1 node", "0 samples", "2,048 replicas"]
 
 
 def test_a_run_without_its_head_is_called_crashed_and_can_be_taken_up(

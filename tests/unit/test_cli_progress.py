@@ -11,7 +11,7 @@ import pytest
 from console.cli.errors import exit_code_of
 from console.cli.output import clean, clock, number, table
 from console.cli.processes import parse_nodes
-from console.cli.progress import ProgressLines, eta_s, progress_line
+from console.cli.progress import ProgressLines, eta_s, longer_than_asked, progress_line
 from harness.wire.control import FleetSnapshot, JournalEntry, Percentiles, SlaView
 
 
@@ -48,8 +48,86 @@ def test_the_barrier_line_names_who_is_missing_and_why() -> None:
     assert "ETA" not in line
 
 
-def test_too_few_samples_for_a_p99_show_the_median_instead() -> None:
-    assert "TTFT p50 33.0 of 500 ms" in progress_line(fleet(ttft=SlaView(500, window=Percentiles(40, 33.0))))
+def test_a_p99_that_is_not_known_yet_is_told_with_the_number_of_samples_and_without_a_limit() -> None:
+    line = progress_line(fleet(ttft=SlaView(500, window=Percentiles(40, 33.0), whole=Percentiles(57, 33.0))))
+    assert "TTFT p99 – (n=57)  TPOT p99 44.0!" in line
+    assert "33.0" not in line
+
+
+@pytest.mark.parametrize("columns", [120, 80])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"ttft": SlaView(3000, whole=Percentiles(57)), "tpot": SlaView(80, whole=Percentiles(57))},
+        {"slow": ["node000/gpu3", "node005/gpu1"], "backlog": 1234, "redispatched": 567, "min_queries": 17_280},
+        {
+            "counts": {"READY": 510, "LOST": 2}, "elapsed_s": 599.0, "duration_s": 600.0, "issued": 2_397_113,
+            "completed": 2_390_001, "offered_qps": 3999.5, "completed_qps": 3987.2, "target_qps": 4000.0,
+        },
+    ],
+)  # fmt: skip
+def test_on_a_terminal_both_limits_and_the_eta_are_in_view(changes: dict[str, Any], columns: int) -> None:
+    width = columns - 7  # the run's clock before it, and a free last column
+    line = progress_line(fleet(**changes), width)
+    assert len(line) <= width
+    for name, sla in (("TTFT", fleet(**changes).ttft), ("TPOT", fleet(**changes).tpot)):
+        known = f"{name} p99 {sla.whole.p99:.1f}" if math.isfinite(sla.whole.p99) else f"{name} p99 – (n={sla.whole.n})"
+        assert known in line
+    assert "ETA" in line
+
+
+def test_a_terminal_of_120_columns_has_rates_and_ready_replicas_too() -> None:
+    line = progress_line(fleet(), 113)
+    for expected in ("64/64 ready", "0:30/2:00", "148.0 of 150 q/s", "TTFT p99 92.5/500 ms", "TPOT p99 44.0!/40 ms", "ETA 1:30"):
+        assert expected in line
+
+
+def test_while_it_drains_the_clock_of_the_load_stands_still() -> None:
+    now_s, out = [0.0], io.StringIO()
+    lines = ProgressLines(out, lambda: now_s[0])
+    lines.snapshot(fleet(elapsed_s=127.6, duration_s=10.0, min_queries=6396, issued=6396, target_qps=50.0))
+    now_s[0] = 20.0
+    draining = {"phase": "DRAINING", "attempt_state": "draining", "unix": 1000.0, "phase_since_unix": 985.0}
+    lines.snapshot(fleet(**draining, elapsed_s=142.6, duration_s=10.0, min_queries=6396, issued=6396, in_flight=1510))
+    line = out.getvalue().splitlines()[-1]
+    assert "Server #1 issued in 2:08" in line
+    assert line.endswith("draining for 0:15, 1,510 in flight")
+    assert "0:10" not in line
+    assert "ETA" not in line
+
+
+def test_an_attempt_that_is_being_stopped_says_so() -> None:
+    assert progress_line(fleet(attempt_state="stopping", in_flight=7)).endswith("stopping, 7 in flight")
+
+
+def test_before_the_first_query_it_says_what_is_being_waited_for() -> None:
+    line = progress_line(fleet(attempt_state="generating schedule", issued=0, completed=0, elapsed_s=0.0))
+    assert "Server #1: generating schedule" in line
+    assert "TTFT" not in line
+
+
+def test_a_minimum_of_queries_that_outlasts_the_duration_is_told_once() -> None:
+    out = io.StringIO()
+    lines = ProgressLines(out, lambda: 0.0)
+    for state in ("generating schedule", "issuing", "issuing"):
+        lines.snapshot(fleet(attempt_state=state, min_queries=6396, target_qps=50.0, duration_s=10.0, elapsed_s=0.0))
+    told = [line for line in out.getvalue().splitlines() if "6,396 queries at 50 QPS: at least 2:08" in line]
+    assert len(told) == 1
+
+
+def test_chance_in_the_schedule_is_no_longer_attempt() -> None:
+    assert longer_than_asked(fleet(min_queries=18_100)) == "", "two minutes at 150 QPS, a little more than 18,000"
+    assert longer_than_asked(fleet(min_queries=0)) == ""
+    assert longer_than_asked(fleet(min_queries=30, target_qps=2.0, duration_s=10.0)) == ""
+    assert longer_than_asked(fleet(min_queries=6396, scenario="Offline")) == ""
+    assert longer_than_asked(fleet(min_queries=6396, target_qps=0.0)) == ""
+
+
+def test_lines_that_begin_late_carry_the_runs_own_clock() -> None:
+    out = io.StringIO()
+    ProgressLines(out, lambda: 50.0, already_s=83.0).say("stopping")
+    assert out.getvalue() == " 1:23 stopping\n"
 
 
 def test_stragglers_backlog_and_dispatches_again_are_told() -> None:
@@ -60,7 +138,7 @@ def test_stragglers_backlog_and_dispatches_again_are_told() -> None:
 
 def test_eta_waits_for_minimum_queries_too_and_an_endless_run_has_none() -> None:
     assert eta_s(fleet()) == 90
-    assert eta_s(fleet(min_queries=4500 + 14960)) == pytest.approx(100.0)
+    assert eta_s(fleet(min_queries=19_500)) == 100, "19,500 at the target of 150 QPS, whatever the rate of the last seconds"
     assert eta_s(fleet(duration_s=0)) is None
     assert eta_s(fleet(elapsed_s=130.0)) == 0
 
@@ -86,11 +164,21 @@ def test_acts_and_warnings_get_lines_of_their_own_and_small_news_does_not() -> N
             JournalEntry(1, 0.0, "head", "replica.state", "node000/gpu0", before="WARMING", after="READY"),
             JournalEntry(2, 0.0, "operator:kim@desk", "act.evict", "node005/gpu3", why="hot"),
             JournalEntry(3, 0.0, "head", "replica.state", "node001/gpu0", "lease over", "READY", "LOST", level="error"),
+            JournalEntry(
+                4, 0.0, "operator:kim@desk", "act.set_rate", before="144", after="150", level="warn", data={"qps": 150.0}
+            ),
+            JournalEntry(5, 0.0, "operator:kim@desk", "act.set_rate", level="warn", data={"qps": 150.0}),
+            JournalEntry(6, 0.0, "head", "attempt.end", "1", "TTFT p99 is over", after="INVALID", level="error"),
+            JournalEntry(7, 0.0, "head", "attempt.end", "2", "the driver exited", after="CRASHED", level="error"),
         ]
     )
     assert out.getvalue().splitlines() == [
         " 0:00 act.evict node005/gpu3 by kim@desk: hot",
         " 0:00 ERROR replica.state node001/gpu0 READY → LOST: lease over",
+        " 0:00 act.set_rate 144 → 150 by kim@desk",
+        " 0:00 act.set_rate qps 150 by kim@desk",
+        " 0:00 attempt.end 1 INVALID: TTFT p99 is over",
+        " 0:00 ERROR attempt.end 2 CRASHED: the driver exited",
     ]
 
 

@@ -52,9 +52,10 @@ def test_a_locale_without_utf8_is_noted() -> None:
     assert doctor.locale({"LC_ALL": "POSIX", "LANG": "C.UTF-8"}).ok is None
 
 
-def test_one_processor_is_noted_not_refused() -> None:
-    assert doctor.cpus(1).ok is None
-    assert doctor.cpus(2).ok is True
+def test_few_processors_are_noted_not_refused_and_a_local_fleet_is_told_to_share_them() -> None:
+    assert [doctor.cpus(n).ok for n in (1, 2, 4)] == [None, None, True]
+    assert "a local fleet has to share" in doctor.cpus(2).detail
+    assert "local synthetic fleet" in doctor.cpus(2).fix
 
 
 def test_an_unknown_state_of_the_system_clock_is_not_a_failure(tmp_path: Path) -> None:

@@ -62,7 +62,7 @@ class FakeReplica:
         assert isinstance(message, kind), message
         return message
 
-    def hears_nothing(self, for_s: float = 0.15) -> bool:
+    def hears_nothing(self, for_s: float = 0.08) -> bool:
         return not self.socket.poll(int(for_s * 1000))
 
     def _receive(self, within_s: float) -> tuple[Any, bytes]:
@@ -469,23 +469,23 @@ def test_a_slow_replica_that_still_answers_is_not_called_silent(make_rig: Callab
 
 
 def test_without_any_ready_replica_the_attempt_ends_with_that_reason(make_rig: Callable[..., Rig]) -> None:
-    rig = make_rig(grace_s=0.2)
+    rig = make_rig(grace_s=0.1)
     rig.join(0)
-    time.sleep(0.3)
+    time.sleep(0.25)
     assert rig.dispatcher.failure is None, "an idle fleet is no trouble"
     rig.tell(up.Drop(SLOTS[0], "a", "crashed"))
     rig.issue(0, 1)
-    assert rig.failure() == "no READY replica for 0.2 s while 2 samples wait"
+    assert rig.failure() == "no READY replica for 0.1 s while 2 samples wait"
     assert rig.dispatcher.open_samples == 2
 
 
 def test_a_replacement_within_the_grace_saves_the_attempt(make_rig: Callable[..., Rig]) -> None:
-    rig = make_rig(grace_s=0.4)
+    rig = make_rig(grace_s=0.3)
     rig.issue(0)
-    time.sleep(0.15)
+    time.sleep(0.1)
     replica = rig.join(0)
     replica.hear(data.Query)
-    time.sleep(0.5)
+    time.sleep(0.35)
     assert rig.dispatcher.failure is None
 
 

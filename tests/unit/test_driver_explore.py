@@ -62,13 +62,13 @@ def until(true: Any, within_s: float = 3.0) -> None:
 
 def test_arrivals_are_a_poisson_process_at_the_asked_rate() -> None:
     rate = 20_000.0
-    issuer, recorder = make(rate, duration_s=0.4)
+    issuer, recorder = make(rate, duration_s=0.25)
     issuer.run()
     scheduled = np.array([at for _, at, _ in recorder.issued])
     gaps_s = np.diff(scheduled) / 1e9
     assert (gaps_s >= 0).all()
     n = len(gaps_s)
-    assert n > 4000
+    assert n > 3000
     assert abs(gaps_s.mean() * rate - 1) < 5 / np.sqrt(n)
     assert abs(gaps_s.std() * rate - 1) < 0.08
     # Kolmogorov-Smirnov against the exponential; 1.95 / sqrt(n) is passed over once in a thousand seeds.
@@ -113,8 +113,8 @@ def test_a_lower_rate_holds_at_once_too() -> None:
         issuer.set_rate(50.0)
         time.sleep(0.02)
         changed = time.monotonic()
-        time.sleep(0.3)
-        assert recorder.count_between(changed, changed + 0.3) < 45
+        time.sleep(0.2)
+        assert recorder.count_between(changed, changed + 0.2) < 35
 
 
 def test_a_pause_stops_the_load_and_leaves_no_burst_behind() -> None:
@@ -125,7 +125,7 @@ def test_a_pause_stops_the_load_and_leaves_no_burst_behind() -> None:
         time.sleep(0.05)
         paused = time.monotonic()
         before = len(recorder.issued)
-        time.sleep(0.25)
+        time.sleep(0.15)
         assert len(recorder.issued) == before
         issuer.set_rate(2000.0)
         resumed = time.monotonic()

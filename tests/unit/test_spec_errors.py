@@ -43,6 +43,8 @@ SAID = [
     (["cluster.kind=kubernetes"], "cluster.kind: kubernetes cannot be started by this version"),
     (["fleet.engine=vlm"], "fleet.engine: 'vlm': no such engine"),
     (["fleet.engine_args.pre=1"], 'did you mean "preset"?'),
+    (["fleet.engine_args.fauls=none"], "fleet.engine_args.fauls: none: not an argument"),
+    (["model.mlperf_name=gpt-oss"], "model.mlperf_name: 'gpt-oss' has no rules here"),
     (
         ["fleet.engine_args.faults.0.slot=node009/gpu0"],
         "fleet.engine_args.faults.0.slot: 'node009/gpu0': no such slot in this fleet",

@@ -81,6 +81,13 @@ def test_overrides_reach_every_depth_and_the_last_one_counts() -> None:
     assert spec.limits.tpot_p99_ms is None
 
 
+@pytest.mark.parametrize("none", ["none", "[]"])
+def test_an_engine_argument_is_taken_away_by_none_as_well_as_by_an_empty_list(none: str) -> None:
+    assert not load_spec("demo", [f"fleet.engine_args.faults={none}"]).fleet.engine_args.get("faults")
+    assert not load_spec("deepseek-r1-server", [f"fleet.engine_args.faults={none}"]).fleet.engine_args.get("faults")
+    assert load_spec("demo", ["fleet.engine_args.faults=none"]).fleet.engine_args == {"preset": "demo"}
+
+
 @pytest.mark.parametrize(("text", "value"), [("2026", "2026"), ('"quoted"', "quoted"), ("v1.2", "v1.2")])
 def test_a_text_field_takes_what_was_typed(text: str, value: str) -> None:
     assert load_spec("demo", [f"name={text}"]).name == value

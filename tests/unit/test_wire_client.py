@@ -92,7 +92,7 @@ def test_a_command_carries_who_what_and_why_and_brings_the_reply(start_head: Cal
 def test_an_unanswered_request_is_repeated_with_the_same_id(start_head: Callable[[Answer], ScriptedHead]) -> None:
     head = start_head(lambda request: [done(request)] if len(head.asked) > 1 else [])
     with HeadClient.of_run(head.folder.path) as client:
-        assert client.command("abort", timeout_s=1.5).ok
+        assert client.command("abort", timeout_s=0.9).ok
     assert len(head.asked) == 2
     assert len({asked.request_id for asked in head.asked}) == 1
 
@@ -131,7 +131,7 @@ def test_a_key_of_another_run_gets_no_answer_and_does_not_hang(start_head: Calla
     ServerKeys(head.keys.server, ServerKeys.fresh().roles).save(head.folder.keys)
     began = time.monotonic()
     with HeadClient.of_run(head.folder.path) as client, pytest.raises(HeadUnreachable, match="this key is not one of the run's"):
-        client.command("stop", timeout_s=0.6)
+        client.command("stop", timeout_s=0.45)
     assert time.monotonic() - began < 3
     assert not head.asked
 

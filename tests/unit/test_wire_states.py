@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 
 from harness.wire import states
@@ -51,7 +53,7 @@ def test_a_run_goes_the_designed_way_from_placing_to_done() -> None:
         states.PLACING, states.REGISTERING, states.WARMING, states.READY, states.MEASURING, states.DRAINING,
         states.READY, states.MEASURING, states.DRAINING, states.DONE,
     )  # fmt: skip
-    for before, after in zip(way, way[1:], strict=False):
+    for before, after in pairwise(way):
         assert after in states.RUN_MOVES[before]
 
 

@@ -1,0 +1,123 @@
+"""How an attempt ended: the verdict, what it measured as a whole against the limits, what was counted, why, and what came before.
+
+Every line carries a bar in the verdict's colour. The figures are those that the head gives at the end of the attempt;
+nothing here moves, nothing is forecast.
+"""
+
+from __future__ import annotations
+
+import math
+import textwrap
+
+from rich.style import Style
+from textual.strip import Strip
+
+from console.store.fleet import FleetStore
+from console.widgets import fmt
+from console.widgets.paint import Paint, Painted, Run, size_of, spread, strip_of
+from console.widgets.sla import judged
+from harness.wire.control import AttemptInfo
+
+REASON_LINES = 3
+GLYPH = {"VALID": "●", "EXPLORATION": "◇", "SUPERSEDED": "»"}
+
+
+def verdict_style(verdict: str, ink: Paint) -> Style:
+    return {"VALID": ink.good, "EXPLORATION": ink.primary, "SUPERSEDED": ink.muted}.get(verdict, ink.bad)
+
+
+class VerdictBanner(Painted):
+    """Shown once the attempt has a verdict."""
+
+    def __init__(self, store: FleetStore, *, id: str | None = None) -> None:
+        super().__init__(4, id=id)
+        self._store = store
+
+    @property
+    def wanted(self) -> bool:
+        attempt = self._store.attempt
+        return bool(attempt and attempt.verdict and (self._store.ended or attempt.state == "ENDED"))
+
+    def draw(self, width: int, height: int) -> list[Strip]:
+        attempt, ink = self._store.attempt, self.inks
+        if attempt is None:
+            return []
+        style = verdict_style(attempt.verdict, ink)
+        lines = [self._title(attempt, width - 2), *_rows(_results(attempt, self._store, ink), width - 2)]
+        lines += _rows(_totals(attempt, ink), width - 2)
+        lines += [[(text, ink.plain)] for text in self._reasons(attempt, width - 2)]
+        lines += [[(text, ink.muted)] for text in self._before(width - 2)]
+        self.set_lines(len(lines))
+        return [strip_of([("▌ ", style), *line], width) for line in lines]
+
+    def _title(self, attempt: AttemptInfo, width: int) -> list[Run]:
+        ink, store = self.inks, self._store
+        runs: list[Run] = [(f"{GLYPH.get(attempt.verdict, '×')} {attempt.verdict}", verdict_style(attempt.verdict, ink) + ink.bold)]
+        if attempt.acts:
+            runs.append((f"  ACTS {attempt.acts}", ink.warn))
+        runs.append((f"  attempt {attempt.number}, {attempt.kind} at {fmt.rate(attempt.target_qps)} qps", ink.muted))
+        words = ("  synthetic: says nothing about hardware", "  synthetic") if store.synthetic else ()
+        runs += [(word, ink.warn) for word in words if size_of(runs) + len(word) <= width][:1]
+        record: list[Run] = [(f"{store.record} ", ink.faint)] if store.record else []
+        return spread(runs, record, width) if size_of(runs) + size_of(record) + 2 <= width else runs
+
+    @staticmethod
+    def _reasons(attempt: AttemptInfo, width: int) -> list[str]:
+        reasons = "; ".join(attempt.reasons) or ("all limits hold" if attempt.verdict == "VALID" else "no reason given")
+        notes = f"   ({'; '.join(attempt.notes)})" if attempt.notes else ""
+        return textwrap.wrap(reasons + notes, max(10, width), max_lines=REASON_LINES, placeholder=" …")
+
+    def _before(self, width: int) -> list[str]:
+        earlier = [
+            f"attempt {attempt.number} {attempt.verdict or 'without a verdict'} at {fmt.rate(attempt.target_qps)} qps"
+            + (f" (ACTS {attempt.acts})" if attempt.acts else "")
+            for attempt in reversed(self._store.earlier_attempts())
+        ]
+        return [fmt.clip("before it: " + " · ".join(earlier), width)] if earlier else []
+
+
+def _rows(groups: list[list[Run]], width: int) -> list[list[Run]]:
+    """Whole groups, on as many lines as they need."""
+    lines: list[list[Run]] = []
+    for group in groups:
+        if lines and size_of(lines[-1]) + 3 + size_of(group) <= width:
+            lines[-1] += [("   ", group[0][1]), *group]
+        else:
+            lines.append(list(group))
+    return lines
+
+
+def _results(attempt: AttemptInfo, store: FleetStore, ink: Paint) -> list[list[Run]]:
+    def value(name: str) -> float:
+        return float(attempt.results.get(name, math.nan))
+
+    groups: list[list[Run]] = []
+    if not math.isnan(value("completed_qps")):
+        groups.append([("completed ", ink.muted), (fmt.rate(value("completed_qps")), ink.bold), (" qps", ink.muted)])
+    if not math.isnan(value("tokens_per_s")):
+        groups.append([(fmt.count(value("tokens_per_s")), ink.bold), (" tok/s", ink.muted)])
+    limits = store.spec.limits if store.spec is not None else None
+    for name, key, limit_ms in (
+        ("TTFT", "ttft_p99_ms", limits.ttft_p99_ms if limits else None),
+        ("TPOT", "tpot_p99_ms", limits.tpot_p99_ms if limits else None),
+    ):
+        if math.isnan(value(key)):
+            continue
+        word, style = judged(value(key), limit_ms, ink)
+        group: list[Run] = [(f"{name} p99 ", ink.muted), (fmt.millis(value(key)), ink.bold)]
+        if limit_ms is not None:
+            group += [(f" of {fmt.millis(limit_ms)} ", ink.muted), (word, style)]
+        groups.append(group)
+    return groups
+
+
+def _totals(attempt: AttemptInfo, ink: Paint) -> list[list[Run]]:
+    shown = (("issued", ""), ("completed", ""), ("redispatched", "re-dispatched"), ("failed", ""), ("lost", ""))
+    groups: list[list[Run]] = []
+    for key, name in shown:
+        number = attempt.totals.get(key)
+        if number is None or (not number and key in ("failed", "lost")):
+            continue
+        bad = key in ("failed", "lost")
+        groups.append([(f"{name or key} ", ink.muted), (fmt.count(number), ink.bad if bad else ink.plain)])
+    return groups
