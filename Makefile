@@ -16,7 +16,8 @@ help:
 	@sed -n 's/^#   //p' Makefile
 
 demo: $(VENV)/.ready
-	@$(BIN)/paceline demo $(ARGS)
+	@$(BIN)/paceline demo $(ARGS); code=$$?; \
+	echo "the command is $(BIN)/paceline (or: source $(BIN)/activate, then paceline)"; exit $$code
 
 test: lint
 	$(BIN)/python -m pytest -m "not bench" $(ARGS)

@@ -47,6 +47,7 @@ ACTIONS: Final = (
     Action("faults", "z", "z", "Faults only", "hide what is ready and not slow", "Look", "Faults"),
     Action("heat", "h", "h", "Next heat metric", "tok/s against the median, TTFT, batch, waiting, ratio", "Look", "Heat"),
     Action("charts", "t", "t", "Charts or heat map", "on a narrow terminal", "Look", ""),
+    Action("result", "v", "v", "Result by replica", "from the record, once the run has ended", "Look", ""),
     Action("copy", "y", "y", "Copy log path", "of the replica, through the terminal (OSC 52)", "Look", ""),
     Action("up", "up,k", "↑ k", "Up", "one row", "Move"),
     Action("down", "down,j", "↓ j", "Down", "one row", "Move"),
@@ -57,7 +58,7 @@ ACTIONS: Final = (
     Action("back", "escape", "esc", "Back", "leave what is open, clear the filter, or let go of the row", "Move"),
     Action("help", "question_mark,f1", "?", "Help", "every key of this console", "Console", "Help", False, "app"),
     Action("next_theme", "T", "T", "Next theme", "goes round the installed themes", "Console", "", False, "app"),
-    Action("picture", "ctrl+s", "ctrl+s", "Save a picture", "the screen as SVG, into the run's record", "Console", "", False, "app"),
+    Action("picture", "ctrl+s", "ctrl+s", "Save a picture", "SVG, into the run's record", "Console", "", False, "app"),
     Action("command_palette", "ctrl+p", "ctrl+p", "Palette", "all actions by name", "Console", "", False, "app"),
     Action("leave", "q", "q", "Detach", "close this console; the run goes on", "Console", "Detach", False, "app"),
 )  # fmt: skip

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import signal
 import time
 from collections.abc import Callable, Iterable
@@ -25,10 +26,12 @@ from console.feeds.head import HeadFeed
 from console.screens.acts import facts_for, rate_facts, stop_facts, target_of
 from console.screens.base import PaintedScreen
 from console.screens.detail import ReplicaScreen
-from console.screens.dialogs import Answer, AskOnQuit, AskRate, ConfirmAct, TypeToConfirm, parse_qps
+from console.screens.dialogs import Answer, AskOnQuit, AskRate, ConfirmAct, Dialog, TypeToConfirm, parse_qps
 from console.screens.help import HelpScreen
 from console.screens.live import LiveScreen
+from console.screens.record import RecordScreen
 from console.store.fleet import FleetStore
+from console.store.record import over, remedy
 from console.store.view import TableView
 from console.themes import DEFAULT_THEME, fallback_variables, load_themes
 from console.widgets.clock import RenderClock
@@ -67,6 +70,7 @@ class PacelineApp(App[Result]):
         self.render_clock = RenderClock(fps)
         self._now_s = now_s
         self._read_only = read_only
+        self._run_path = run_path
         # Read-only is kept by the head as well: such a console holds the viewer's key.
         self._feed: Feed = feed or HeadFeed(run_path, "viewer" if read_only else role)  # type: ignore[arg-type]
         self._ask_on_quit = ask_on_quit
@@ -90,18 +94,39 @@ class PacelineApp(App[Result]):
     def now_s(self) -> float:
         return self._now_s()
 
+    @property
+    def looks_only(self) -> bool:
+        return self._read_only
+
+    @property
+    def record_folder(self) -> Path | None:
+        folder = self._run_path or (Path(self.store.record) if self.store.record else None)
+        return folder if folder is not None and (folder / "run.json").is_file() else None
+
     # --- life ----------------------------------------------------------------------------------------------
 
     def get_default_screen(self) -> Screen[Any]:
         return LiveScreen(self.store, self.view)
 
     def on_mount(self) -> None:
-        self.run_worker(self._feed.follow(self.store), name="feed", exclusive=True, group="feed")
+        if not self._from_record():
+            self.run_worker(self._feed.follow(self.store), name="feed", exclusive=True, group="feed")
         self._timer = self.set_interval(1 / self.render_clock.fps, self.tick, name="render clock")
         self.theme_changed_signal.subscribe(self, lambda _: self.call_after_refresh(self._wipe))
-        for problem in self._theme_problems:
-            self.notify(problem, title="theme skipped", severity="warning", markup=False)
+        if self._theme_problems:
+            self.tell("\n".join(self._theme_problems), "theme skipped", "warning")
         self._detach_on_hangup()
+
+    def _from_record(self) -> bool:
+        """A run without a head is shown from its record; True if it has ended, so that no head is to be waited for."""
+        state = over(self._run_path) if self._run_path is not None else None
+        if state is None or self._run_path is None:
+            return False
+        self.store.apply_record(state)
+        if not self.store.ended:
+            self.store.disconnected(remedy(state.run))
+        self.push_screen(RecordScreen(self.store, self._run_path, first=True))
+        return self.store.ended
 
     def _detach_on_hangup(self) -> None:
         """Terminal closed or session ended: leave like `q` does."""
@@ -117,10 +142,13 @@ class PacelineApp(App[Result]):
     def tick(self) -> int:
         """Paint what is due; how many lines changed."""
         due = self.render_clock.tick()
-        screen = self.screen
-        if due is None or not isinstance(screen, PaintedScreen):
-            return 0  # a dialog is open: the feed goes on, only painting rests
+        # Under a dialog, help or the palette the picture goes on: what is asked about must not look frozen.
+        screen = next((screen for screen in reversed(self.screen_stack) if isinstance(screen, PaintedScreen)), None)
+        if due is None or screen is None:
+            return 0
         self.render_clock.began()
+        if due.charts and isinstance(self.screen, Dialog):
+            self.screen.tell_again()
         lines = screen.paint(due)
         self.call_after_refresh(self.render_clock.finished)
         return lines
@@ -134,6 +162,11 @@ class PacelineApp(App[Result]):
         for screen in self.screen_stack:
             if isinstance(screen, PaintedScreen):
                 screen.wipe()
+
+    def tell(self, text: str, title: str = "", severity: Literal["information", "warning", "error"] = "information") -> None:
+        """One toast at a time: a second one on top of the first hides rows."""
+        self.clear_notifications()
+        self.notify(text, title=title, severity=severity, markup=False)
 
     # --- acts ----------------------------------------------------------------------------------------------
 
@@ -160,14 +193,14 @@ class PacelineApp(App[Result]):
         return ""
 
     def _slot_in_view(self) -> str | None:
-        screen = self.screen
-        return screen.slot if isinstance(screen, ReplicaScreen) else self.view.cursor
+        shown = next((screen for screen in reversed(self.screen_stack) if isinstance(screen, PaintedScreen)), None)
+        return shown.slot if isinstance(shown, ReplicaScreen) else self.view.cursor
 
     def ask_and_act(self, name: str) -> None:
         """The whole way of an act: why not, the question, the command, the head's answer."""
         reason = self.why_not(BY_ID[name])
         if reason:
-            self.notify(reason, title=BY_ID[name].title, severity="warning", markup=False)
+            self.tell(reason, BY_ID[name].title, "warning")
             return
         asks = {"rate": self._rate, "pause": self._pause, "stop_run": self._stop}
         self.run_worker(asks[name]() if name in asks else self._on_replica(name), group="acts")
@@ -177,7 +210,8 @@ class PacelineApp(App[Result]):
         if target is None:
             return
         title = f"{name.capitalize()} {target.slot}?"
-        dialog = ConfirmAct(title, facts_for(self.store, name, target), name.capitalize(), danger=name == "evict")
+        facts = partial(facts_for, self.store, name, target)
+        dialog = ConfirmAct(title, facts, name.capitalize(), danger=name in ("evict", "recycle"))
         answer = await self._ask(dialog)
         if answer is not None:
             args = {"slot": target.slot} if name == "readmit" else {"slot": target.slot, "incarnation": target.incarnation}
@@ -185,7 +219,7 @@ class PacelineApp(App[Result]):
 
     async def _rate(self) -> None:
         current = self.store.snapshot.target_qps if self.store.snapshot else 0.0
-        answer = await self._ask(AskRate(rate_facts(self.store), current))
+        answer = await self._ask(AskRate(partial(rate_facts, self.store), current))
         qps = parse_qps(answer.value) if answer is not None else None
         if answer is not None and qps is not None:
             await self._send("set_rate", {"qps": qps}, answer.reason)
@@ -195,12 +229,12 @@ class PacelineApp(App[Result]):
         effect = {"resume": "issuing starts again at the target rate", "pause": "no new samples; those in flight are finished"}[
             name
         ]
-        answer = await self._ask(ConfirmAct(f"{name.capitalize()} issuing?", [("effect", effect)], name.capitalize()))
+        answer = await self._ask(ConfirmAct(f"{name.capitalize()} issuing?", lambda: [("effect", effect)], name.capitalize()))
         if answer is not None:
             await self._send(name, {}, answer.reason)
 
     async def _stop(self) -> None:
-        dialog = TypeToConfirm("Stop the run?", stop_facts(self.store), "Stop run", self.store.run)
+        dialog = TypeToConfirm("Stop the run?", partial(stop_facts, self.store), "Stop run", self.store.run, "the run's name")
         if await self._ask(dialog) is not None:
             await self._send("stop", {}, "stopped from the console")
 
@@ -210,7 +244,7 @@ class PacelineApp(App[Result]):
     async def _send(self, name: str, args: dict[str, Any], reason: str) -> bool:
         reply = await self._feed.command(name, args, reason)
         title = name.replace("_", " ") + ("" if reply.ok else " refused")
-        self.notify(reply.message or "done", title=title, severity="information" if reply.ok else "error", markup=False)
+        self.tell(reply.message or "done", title, "information" if reply.ok else "error")
         return reply.ok
 
     # --- keys of every screen ------------------------------------------------------------------------------
@@ -225,15 +259,35 @@ class PacelineApp(App[Result]):
         names = [theme.name for theme in self._ours]
         if names:
             self.theme = names[(names.index(self.theme) + 1) % len(names)] if self.theme in names else names[0]
-            self.notify(f"theme {self.theme}", timeout=2)
 
     def action_picture(self) -> None:
+        """Into the run's record when it lies here and can be written, else into the working directory."""
+        record = self.record_folder
+        folder = record if record is not None and os.access(record, os.W_OK) else Path.cwd()
         try:
-            where = self.save_screenshot(path=str(Path.cwd()))
+            where = self.save_screenshot(time.strftime("console-%Y%m%d-%H%M%S.svg"), str(folder))
         except OSError as error:
-            self.notify(f"no picture: {error}", severity="error", markup=False)
+            self.tell(f"no picture: {error}", severity="error")
         else:
-            self.notify(f"picture in {where}", markup=False)
+            self.tell(f"picture in {where}")
+
+    def show_record(self) -> None:
+        folder = self.record_folder
+        if not self.store.ended:
+            self.tell("the run goes on: its result is there at its end", BY_ID["result"].title, "warning")
+        elif folder is None:
+            self.tell(f"the record is not on this machine: {self.store.record}", BY_ID["result"].title, "warning")
+        else:
+            self.push_screen(RecordScreen(self.store, folder, first=False))
+
+    def copy_log_path(self, slot: str | None) -> None:
+        at = self.store.index.get(slot) if slot is not None else None
+        path = self.store.slots[at].log if at is not None else ""
+        if not path:
+            self.tell("no log of this replica is known (yet)", severity="warning")
+            return
+        self.copy_to_clipboard(path)
+        self.tell(path, "log path copied (OSC 52; in tmux: set -g set-clipboard on)")
 
     def action_leave(self) -> None:
         if self.store.ended:
@@ -255,10 +309,12 @@ class PacelineApp(App[Result]):
         self.action_leave()
 
     def action_help_quit(self) -> None:
-        self.notify("q leaves this console; the run goes on", timeout=3)
+        self.tell("q leaves this console; the run goes on")
 
     def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
         for action in ACTIONS:
+            if action.group == "Move":
+                continue  # keys that a hand is on already
             namespace = self if action.scope == "app" else screen
             if action.id != "command_palette" and hasattr(namespace, f"action_{action.id}"):
                 yield SystemCommand(action.title, action.help, partial(namespace.run_action, action.id))

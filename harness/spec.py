@@ -17,6 +17,10 @@ Balance = Literal["least_outstanding", "round_robin", "least_tokens", "session"]
 StragglerPolicy = Literal["flag", "drain", "recycle"]
 
 
+_MOST_QUERIES = 50_000_000
+_MOST_TOKENS = 1_000_000_000
+
+
 class _Table(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -48,7 +52,7 @@ class DatasetSpec(_Table):
     kind: Literal["lengths", "jsonl", "parquet", "mlperf-pickle"] = "lengths"
     path: str | None = Field(None, description="File of samples; not used by kind = lengths")
     tokenizer: str | None = Field(None, description="Folder or tokenizer.json, for files that hold text only")
-    samples: int | None = Field(None, ge=1, description="How many samples to use (lengths: to make)")
+    samples: int | None = Field(None, ge=1, le=10_000_000, description="How many samples to use (lengths: to make)")
     input_tokens: LengthSpec = LengthSpec(mean=1000, sigma=0.8, min=16, max=8000)
     output_tokens: LengthSpec = LengthSpec(mean=1344, sigma=1.0, min=2, max=10240)
     seed: int = Field(1, ge=0)
@@ -69,10 +73,14 @@ class SeedSpec(_Table):
 class LoadSpec(_Table):
     scenario: Scenario = "Server"
     kind: Kind = "performance"
-    target_qps: float = Field(10.0, gt=0, le=1_000_000)
-    duration_s: float = Field(600.0, ge=0, description="Minimum duration; 0 in an explore attempt means no end")
-    min_queries: int | None = Field(None, ge=1, description="LoadGen's min_query_count; None leaves it to its configuration")
-    max_queries: int | None = Field(None, ge=1, description="LoadGen's max_query_count; such an attempt may be INVALID")
+    target_qps: float = Field(10.0, ge=0.001, le=1_000_000)
+    duration_s: float = Field(600.0, ge=0, le=604_800, description="Minimum duration; 0 in an explore attempt means no end")
+    min_queries: int | None = Field(
+        None, ge=1, le=50_000_000, description="LoadGen's min_query_count; None leaves it to its configuration"
+    )
+    max_queries: int | None = Field(
+        None, ge=1, le=50_000_000, description="LoadGen's max_query_count; such an attempt may be INVALID"
+    )
     seeds: Literal["mlperf"] | SeedSpec = "mlperf"
     performance_samples: int | None = Field(None, ge=1, description="QSL performance count; None means all samples")
     max_output_tokens: int = Field(10240, ge=2)
@@ -197,6 +205,17 @@ class RunSpec(_Table):
             raise ValueError("load.kind = explore paces a rate and needs load.scenario = Server")
         if load.kind == "accuracy" and (load.max_queries or load.min_queries):
             raise ValueError("load.kind = accuracy sends every sample once; load.min_queries and load.max_queries do not apply")
+        planned = load.target_qps * load.duration_s
+        if load.kind != "explore" and planned > _MOST_QUERIES:
+            raise ValueError(
+                f"load.target_qps {load.target_qps:g} x load.duration_s {load.duration_s:g} = {planned:,.0f} queries: "
+                f"LoadGen keeps about 480 bytes for each before it starts; at most {_MOST_QUERIES:,d}"
+            )
+        if self.dataset.kind == "lengths" and (self.dataset.samples or 0) * self.dataset.input_tokens.mean > _MOST_TOKENS:
+            raise ValueError(
+                f"dataset.samples {self.dataset.samples:,d} x {self.dataset.input_tokens.mean:g} input tokens "
+                f"do not fit into memory; at most {_MOST_TOKENS:,d} tokens"
+            )
         if self.cluster.kind == "kubernetes":
             raise ValueError("cluster.kind = kubernetes cannot be started by this version; use cluster.kind = local")
         return self

@@ -84,6 +84,11 @@ def abort(run: str | None = None, /, *, reason: Reason = "", json: AsJson = Fals
     return _act(live_run(run), "abort", {}, reason, json)
 
 
+def take_control(run: str | None = None, /, *, reason: Reason = "", json: AsJson = False) -> int:
+    """Take control over from another operator, whose acts are then refused."""
+    return _act(live_run(run), "take_control", {}, reason, json)
+
+
 def stop(
     run: str | None = None,
     /,
@@ -107,12 +112,12 @@ def stop(
     return code
 
 
-COMMANDS: tuple[Callable[..., int], ...] = (rate, drain, recycle, evict, readmit, waive, pause, resume, abort, stop)
+COMMANDS: tuple[Callable[..., int], ...] = (rate, drain, recycle, evict, readmit, waive, pause, resume, take_control, abort, stop)
 _SLOT = "[RUN] SLOT"
 USAGE = {
     "rate": "[RUN] QPS",
     **dict.fromkeys(("drain", "recycle", "evict", "readmit", "waive"), _SLOT),
-    **dict.fromkeys(("pause", "resume", "abort", "stop"), "[RUN]"),
+    **dict.fromkeys(("pause", "resume", "take_control", "abort", "stop"), "[RUN]"),
 }
 
 

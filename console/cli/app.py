@@ -48,7 +48,8 @@ def build() -> App:
         for command in commands:
             app.command(command, group=group)
     for command in acts.COMMANDS:
-        app.command(command, group=act, usage=f"Usage: paceline {command.__name__} {acts.USAGE[command.__name__]} [OPTIONS]")
+        name = command.__name__
+        app.command(command, group=act, usage=f"Usage: paceline {name.replace('_', '-')} {acts.USAGE[name]} [OPTIONS]")
     return app
 
 

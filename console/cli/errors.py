@@ -22,6 +22,7 @@ _EXPECTED = {
     "KeyProblem": CRASHED,
     "RecordError": CRASHED,
     "TooFewFiles": CRASHED,
+    "CannotListen": CRASHED,
     "ClusterError": CRASHED,
 }
 _OURS = ("harness.", "console.", "kernels.")

@@ -18,10 +18,10 @@ from harness.cluster.local import head_alive, kill_run
 from harness.records.errors import RecordError
 from harness.records.journal import read_journal
 from harness.records.layout import RunFolder
-from harness.records.runfile import read_run
+from harness.records.runfile import close_run, read_run
 from harness.wire.client import HeadAddress, HeadClient, HeadUnreachable, Telemetry
 from harness.wire.control import FleetSnapshot, JournalNews
-from harness.wire.states import RUN_ENDED
+from harness.wire.states import ABORTED, RUN_ENDED
 
 _SILENCE_S = 2.0
 #: After the last word of the run: its fleet and its head end within this.
@@ -59,6 +59,8 @@ def follow(folder: RunFolder, lines: ProgressLines | None = None) -> bool:
                 lines.say(f"the head of {folder.name} has not ended {_LAST_STEPS_S:g} s after its run; see {folder.log('head')}")
         except KeyboardInterrupt:
             kill_run(folder)
+            with contextlib.suppress(RecordError):  # a record that cannot say so is still readable
+                close_run(folder.path, ABORTED, "ABORTED", "ended at once by a second Ctrl-C")
             lines.say("second Ctrl-C: all processes of the run were ended at once; what was measured is in the record")
             return False
     lines.finish()

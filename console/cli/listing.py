@@ -87,9 +87,8 @@ def show(
 ) -> int:
     """A run's verdict and figures, from its record; of one that is going on, those until now.
 
-    `ACTS n` beside a verdict: n acts of operators (or of the straggler policy) touched its attempts. Drains and readmits, \
-    which load balancing may do anyway, leave VALID possible; a new rate supersedes a LoadGen attempt; any other act makes \
-    its attempt INVALID.
+    `ACTS n` beside a verdict: n acts of operators (or of the straggler policy) touched its attempts. Drains and readmits,
+    which load balancing may do anyway, leave VALID possible; every other act rules it out for its attempt.
     """
     from console.cli.report import result_of, say_result
 

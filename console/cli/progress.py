@@ -146,7 +146,7 @@ def _load(fleet: FleetSnapshot, issued_s: float | None) -> dict[str, tuple[str, 
     rates = f"{number(fleet.offered_qps)} → {completed} (target {fleet.target_qps:g})"
     parts: dict[str, tuple[str, ...]] = {
         "load": load,
-        "counts": (f"issued {fleet.issued:,d}{of_queries}, {done}", done, ""),
+        "counts": (f"{done} of {fleet.issued:,d}" if ending else f"issued {fleet.issued:,d}{of_queries}, {done}", done, ""),
         "rates": ("",) if ending else (rates, f"{number(fleet.completed_qps)} of {fleet.target_qps:g} q/s", completed, ""),
         "limits": _limits(fleet),
     }

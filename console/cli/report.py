@@ -9,7 +9,7 @@ from typing import Any
 
 from console.cli.errors import BadInput
 from console.cli.output import clean, clock, number, plural, say, table, typed, when
-from console.cli.story import change, told
+from console.cli.story import act_in_words
 from harness.cluster.local import head_alive
 from harness.records.errors import RecordError
 from harness.records.layout import RunFolder
@@ -206,15 +206,13 @@ def _say_acts(acts: list[dict[str, Any]], counted: int) -> None:
         return
     say("\nacts")
     for entry in acts:
-        what = " ".join(filter(None, (entry["act"], entry["subject"], change(entry["before"], entry["after"]))))
-        facts = f" ({facts})" if (facts := told(entry["data"])) else ""
-        at = f" in attempt {entry['attempt']}" if entry["attempt"] else ""
-        who = entry["who"].partition(":")[2] or entry["who"]
-        say(f"  {when(entry['unix'])}  {what}{facts} by {who}{at}{': ' if entry['why'] else ''}{entry['why']}")
+        at = f"attempt {entry['attempt']}  " if entry["attempt"] else ""
+        told = {name: entry[name] for name in ("subject", "why", "before", "after", "data")}
+        say(f"  {when(entry['unix'])}  {at}{act_in_words(entry['act'], entry['who'], **told)}")
     if counted:
         say(
             f"  ACTS {counted}: {plural(counted, 'act')} touched attempts. Drains and readmits leave VALID possible, as load "
-            "balancing may do them; a new rate supersedes a LoadGen attempt; any other act makes its attempt INVALID."
+            "balancing may do them; every other act rules it out for its attempt."
         )
 
 

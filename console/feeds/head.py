@@ -14,7 +14,6 @@ import asyncio
 import contextlib
 import os
 import uuid
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -23,6 +22,7 @@ import zmq
 import zmq.asyncio
 
 from console.store.fleet import STALE_AFTER_S, FleetStore
+from console.store.record import remedy
 from harness.records.layout import RunFolder
 from harness.wire import control, sockets
 from harness.wire.client import HeadAddress, HeadUnreachable, operator_name
@@ -84,10 +84,10 @@ class HeadFeed:
         try:
             # Subscribed before asked: what is published between the two waits in the SUB and is newer than the state.
             if not await self._ask_state(store):
-                store.disconnected(_silent(address))
+                store.disconnected(_silent(address, self._folder.name))
                 return False
             await self._read_telemetry(store, sub)
-            store.disconnected(_silent(address))
+            store.disconnected(_silent(address, self._folder.name))
             return True
         finally:
             self._control = None
@@ -176,9 +176,9 @@ class HeadFeed:
             self._context = None
 
 
-def _silent(address: HeadAddress, alive: Callable[[int], bool] | None = None) -> str:
-    if not (alive or _alive)(address.pid):
-        return f"the head has ended (process {address.pid} is gone); waiting for it to be started again"
+def _silent(address: HeadAddress, run: str) -> str:
+    if not _alive(address.pid):
+        return remedy(run)
     return f"the head at {address.control} does not answer (process {address.pid}); trying again"
 
 

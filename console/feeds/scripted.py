@@ -22,6 +22,7 @@ from harness.wire import control
 from harness.wire.states import REPLICA_CODE
 
 SAMPLE_UNIX = 1_795_000_000.0  # when the sample run "started"
+SAMPLE_RUN = "gptoss-120b-20261118-140211"
 TTFT_LIMIT_MS = 3000.0
 TPOT_LIMIT_MS = 80.0
 
@@ -41,6 +42,9 @@ class ScriptedFleet:
         self.phase = phase
         self.role = "operator"
         self.paused = False
+        self.attempt_state = ""  # not empty: stopping or draining
+        self.straggler_note = ""
+        self.earlier: list[control.AttemptInfo] = []
         self.verdict = ""
         self.reasons: list[str] = []
         self.kind = kind
@@ -120,27 +124,38 @@ class ScriptedFleet:
 
     def run_state(self, request_id: str = "") -> control.RunState:
         return control.RunState(
-            request_id=request_id, run="gptoss-120b-20261118-140211", spec=self.spec.model_dump_json().encode(), head_epoch=1,
+            request_id=request_id, run=SAMPLE_RUN, spec=self.spec.model_dump_json().encode(), head_epoch=1,
             phase=self.phase, roster_version=self.roster_version, slots=[self._info(p) for p in range(len(self.names))],
-            attempts=[self._attempt()], journal=list(self.journal), series=self._series(), role=self.role,
-            controller="kim@head", record="runs/gptoss-120b-20261118-140211", started_unix=SAMPLE_UNIX - 95,
+            attempts=[*self.earlier, self._attempt()], journal=list(self.journal), series=self._series(), role=self.role,
+            controller="kim@head", record=f"/sample/{SAMPLE_RUN}", started_unix=SAMPLE_UNIX - 95,
             telemetry="tcp://127.0.0.1:0", synthetic=True, head_versions={"paceline": "0.1.0"},
         )  # fmt: skip
 
     def _attempt(self) -> control.AttemptInfo:
         ended = SAMPLE_UNIX + self.t_s if self.verdict else 0.0
         return control.AttemptInfo(
-            number=1, kind=self.kind, scenario="Server", target_qps=self.target_qps, epoch=1, started_unix=SAMPLE_UNIX,
-            ended_unix=ended, state="ENDED" if self.verdict else "MEASURING", verdict=self.verdict, reasons=self.reasons,
-            acts=self.acts,
+            number=len(self.earlier) + 1, kind=self.kind, scenario="Server", target_qps=self.target_qps, epoch=1,
+            started_unix=SAMPLE_UNIX, ended_unix=ended, state="ENDED" if self.verdict else self.attempt_state or "issuing",
+            verdict=self.verdict, reasons=self.reasons, acts=self.acts, results=self._results() if self.verdict else {},
+            totals={"issued": 4_800_000, "completed": 4_800_000, "redispatched": 118} if self.verdict else {},
         )  # fmt: skip
+
+    def _results(self) -> dict[str, float]:
+        tokens_per_s = 10890.0 * len(self.names)
+        return {
+            "completed_qps": self.target_qps * 0.997,
+            "tokens_per_s": tokens_per_s,
+            "ttft_p99_ms": 2690.0,
+            "tpot_p99_ms": 36.5,
+        }
 
     def _info(self, position: int) -> control.SlotInfo:
         node, gpu = divmod(position, self.spec.fleet.replicas_per_node)
         return control.SlotInfo(
             self.names[position], f"node{node:03d}", gpu, "both", self.incarnation[position], 1, worker=f"worker-{node}",
             host=f"sample-host-{node:02d}", pid=4000 + position, engine="synthetic", synthetic=True, args_hash="9f2c41d0",
-            versions={"engine": "synthetic 0.1.0"}, accelerator={"name": "MI355X (synthetic)", "ordinal": str(gpu)},
+            versions={"python": "3.11.7", "pyzmq": "27.3.0"}, log=f"/sample/{SAMPLE_RUN}/logs/node{node:03d}.log",
+            accelerator={"name": "MI355X (synthetic)", "ordinal": str(gpu)},
             facts={"kernel": "triton", "max_num_seqs": 512},
         )  # fmt: skip
 
@@ -164,7 +179,7 @@ class ScriptedFleet:
         self.seq += 1
         count, rng, t_s = len(self.names), self._rng, self.t_s
         serving = np.isin(self.state, [REPLICA_CODE["READY"], REPLICA_CODE["DRAINING"]])
-        measuring = self.phase == "MEASURING"
+        measuring = self.phase in ("MEASURING", "DRAINING")
         load = np.where(serving & measuring, 1.0, np.nan)
         speed = self._skill * (1 + rng.normal(0, 0.006, count)) * load
         ratio = np.median(self._skill) / self._skill * (1 + rng.normal(0, 0.004, count)) * load
@@ -180,7 +195,8 @@ class ScriptedFleet:
         names = list(REPLICA_CODE)
         return control.FleetSnapshot(
             unix=SAMPLE_UNIX + t_s, seq=self.seq, head_epoch=1, roster_version=self.roster_version, phase=self.phase,
-            phase_since_unix=SAMPLE_UNIX, attempt=1, attempt_kind=self.kind, attempt_state=self._attempt().state,
+            phase_since_unix=SAMPLE_UNIX + (self.t_s - 165.0 if self.phase == "DRAINING" else 0.0),
+            attempt=0 if self.verdict else len(self.earlier) + 1, attempt_kind=self.kind, attempt_state=self._attempt().state,
             scenario="Server", mechanism="at once" if self.kind == "explore" else "new attempt", target_qps=self.target_qps,
             paused=self.paused, elapsed_s=elapsed, duration_s=0.0 if self.kind == "explore" else 1200.0,
             min_queries=0 if self.kind == "explore" else int(1200 * self.target_qps * 0.95), issued=issued,
@@ -194,6 +210,7 @@ class ScriptedFleet:
             tpot=_view(p99 / 66, TPOT_LIMIT_MS, issued, 0.99) if measuring else control.SlaView(TPOT_LIMIT_MS),
             counts={names[int(code)]: int(number) for code, number in zip(states, numbers, strict=True)},
             missing=missing[:20], missing_total=len(missing), slow=list(self.slow),
+            slow_age_s=[250.0 - 80 * number for number in range(len(self.slow))], straggler_note=self.straggler_note,
             slow_nodes=["node013"] if self.slow else [], fleet_slow=False, acts=self.acts, policy="flag", controller="kim@head",
             synthetic=True, head_cpu_percent=21.0, driver_cpu_percent=44.0, state_code=self.state.tobytes(),
             outstanding=_i4(running + waiting), running=_i4(running), waiting=_i4(waiting), restarts=_i4(np.zeros(count)),

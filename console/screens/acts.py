@@ -6,7 +6,7 @@ No Textual, no I/O.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from console.store.fleet import FleetStore
@@ -32,7 +32,10 @@ def target_of(store: FleetStore, slot: str | None) -> Target | None:
 
 
 def facts_for(store: FleetStore, act: str, target: Target) -> list[Fact]:
-    at = store.index[target.slot]
+    at = store.index.get(target.slot)
+    if at is None:
+        return []
+    target = replace(target, state=store.state_name(at))
     facts = [("why", _condition(store, at, target))]
     outstanding = int(store.ints("outstanding")[at])
     if act == "evict":
@@ -45,8 +48,15 @@ def facts_for(store: FleetStore, act: str, target: Target) -> list[Fact]:
     else:
         facts.append(("effect", "a drained replica serves again; an evicted one is started anew, warms up and joins"))
     facts.append(("verdict", verdict_fact(store, act)))
-    facts.append(("acts on", f"incarnation {target.incarnation[:12] or 'none yet'} of {target.slot}, and no other"))
+    facts.append(("acts on", _life(store, at, target)))
     return facts
+
+
+def _life(store: FleetStore, at: int, target: Target) -> str:
+    life = f"incarnation {target.incarnation[:12] or 'none yet'} of {target.slot}"
+    if store.slots[at].incarnation == target.incarnation:
+        return f"{life}, and no other"
+    return f"{life}, which is gone by now: the head will refuse"
 
 
 def _condition(store: FleetStore, at: int, target: Target) -> str:

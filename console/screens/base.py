@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Protocol, cast
 
 from textual.screen import Screen
@@ -33,6 +34,13 @@ class ConsoleApp(Protocol):
     @property
     def looks_only(self) -> bool:
         """Opened read-only: acts are not offered."""
+
+    @property
+    def record_folder(self) -> Path | None:
+        """The run's record, when it lies on this machine."""
+
+    def show_record(self) -> None:
+        """The run's result by replica, once it has ended; else says why not."""
 
     def copy_log_path(self, slot: str | None) -> None:
         """To the clipboard of the terminal; says so."""

@@ -111,7 +111,9 @@ class ReplicaScreen(PaintedScreen):
         tokens, median = value("tokens_s"), store.median("tokens_s")
         share = "" if math.isnan(tokens) or not median else f"  ({fmt.signed_percent(tokens / median - 1)} against the median)"
         ratio, z = value("ratio"), value("z")
-        against = "" if math.isnan(ratio) else f", {ratio:.2f}x the fleet's curve" + ("" if math.isnan(z) else f" (z {fmt.signed(z)})")
+        against = (
+            "" if math.isnan(ratio) else f", {ratio:.2f}x the fleet's curve" + ("" if math.isnan(z) else f" (z {fmt.signed(z)})")
+        )
         return [
             ("state", f"{GLYPHS.get(name, '')} {name} for {fmt.age(store.age_s(at))}  {store.slots[at].reason}", name),
             ("tok/s", fmt.count(tokens) + share, ""),

@@ -1,9 +1,9 @@
 """Questions before acts. Cancel has the focus, esc cancels, and nothing happens without an explicit yes.
 
-Whom a dialog is about (slot, incarnation) is captured when the key is pressed: the fleet may re-sort behind it, the question
-does not change. Its figures go on (`tell_again`, once a second): minutes may pass before an answer. The two dialogs that need typing (rate, stop) give the focus
-to their field; Enter there only moves on to the button or says what is wrong, and the button stays off until the text is
-right.
+Whom a dialog is about (slot, incarnation) is captured when the key is pressed: the fleet may re-sort behind it, the
+question does not change. Its figures go on (`tell_again`, once a second): minutes may pass before an answer. The two
+dialogs that need typing (rate, stop) give the focus to their field; Enter there only moves on to the button or says what
+is wrong, and the button stays off until the text is right.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Answer:
     reason: str = ""
 
 
-class _Dialog(ModalScreen[Answer | None]):
+class Dialog(ModalScreen[Answer | None]):
     first_focus = "#cancel"
     BINDINGS: ClassVar = [
         Binding("escape", "cancel", "Cancel", show=False),
@@ -115,7 +115,7 @@ def reason_box() -> Input:
     return Input(placeholder="for the journal (optional)", id="reason", compact=True, max_length=200)
 
 
-class ConfirmAct(_Dialog):
+class ConfirmAct(Dialog):
     """An act on a replica: why, what it does, and a reason for the journal."""
 
     def fields(self) -> ComposeResult:
@@ -125,7 +125,7 @@ class ConfirmAct(_Dialog):
         return Answer(reason=self.query_one("#reason", Input).value.strip())
 
 
-class AskRate(_Dialog):
+class AskRate(Dialog):
     """A new target rate: a number, checked as it is typed."""
 
     first_focus = "#qps"
@@ -177,7 +177,7 @@ def parse_qps(text: str) -> float | None:
     return qps if math.isfinite(qps) and 0 < qps <= 1_000_000 and "_" not in text else None
 
 
-class TypeToConfirm(_Dialog):
+class TypeToConfirm(Dialog):
     """An act that cannot be taken back: the button works only once the name is typed."""
 
     first_focus = "#word"

@@ -27,7 +27,6 @@ from console.widgets.sla import LoadPane, SlaPane, StragglerPane
 from console.widgets.table import ReplicaTable
 from console.widgets.verdict import VerdictBanner
 
-
 FEW_ROWS: Final = 6  # a table with at most that many rows takes no more than them
 
 
@@ -43,7 +42,7 @@ class LiveScreen(PaintedScreen):
         store = self._store
         yield HeaderLine(store, "Live", looks_only=self.console_app.looks_only, id="header")
         yield PhaseStrip(store, id="phase")
-        yield VerdictBanner(store, id="verdict")
+        yield VerdictBanner(store, hint=self._more, id="verdict")
         yield BarrierPane(store, id="barrier")
         with Horizontal(id="sla-tier"):
             yield SlaPane(store, id="sla")
@@ -58,6 +57,9 @@ class LiveScreen(PaintedScreen):
         yield Input(placeholder="part of a slot or a state", id="filter", compact=True)
         yield EventsPane(store, id="events")
         yield KeyFooter(FOOTER, self.console_app.why_not, id="footer")
+
+    def _more(self) -> str:
+        return "v: by replica, from the record" if self._store.ended and self.console_app.record_folder is not None else ""
 
     def on_mount(self) -> None:
         self.table.focus()
@@ -91,12 +93,13 @@ class LiveScreen(PaintedScreen):
         """Classes that say what the screen is about now; only touched when something of it changed."""
         link, (width, height), narrow = self._store.link(), self.size, self.size.width < 100
         verdict = self.query_one("#verdict", VerdictBanner).wanted
-        key = (self._store.at_barrier, verdict, not link.trusted, width, height, len(self._store.slots))
+        key = (self._store.at_barrier, verdict, self._store.ended, not link.trusted, width, height, len(self._store.slots))
         if key == self._layout_key:
             return
         self._layout_key = key
         self.set_class(self._store.at_barrier, "-barrier")
         self.set_class(verdict, "-verdict")
+        self.set_class(self._store.ended, "-ended")
         self.set_class(not link.trusted, "-stale")
         self.heat.compact = self.table.narrow = narrow
         self.heat.room = 5 if narrow else 13 if height >= 45 else 9
@@ -190,6 +193,9 @@ class LiveScreen(PaintedScreen):
         if self._view.cursor is not None:
             self._hold()
             self.app.push_screen(ReplicaScreen(self._store, self._view.cursor))
+
+    def action_result(self) -> None:
+        self.console_app.show_record()
 
     def _hold(self) -> None:
         self._view.hold(self.console_app.now_s())

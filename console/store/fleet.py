@@ -35,7 +35,7 @@ SHOWN_STATES: Final = (*REPLICA_STATES, SLOW, STOPPED)
 SLOW_CODE: Final = SHOWN_STATES.index(SLOW)
 STOPPED_CODE: Final = SHOWN_STATES.index(STOPPED)
 READY_CODE: Final = REPLICA_CODE["READY"]
-_WOULD_LIVE: Final = [REPLICA_CODE[name] for name in (NEW, *sorted(ALIVE))]
+_WOULD_LIVE: Final = [REPLICA_CODE[name] for name in (NEW, *sorted(ALIVE))] + [SLOW_CODE]
 BARRIER_PHASES: Final = frozenset({"PLACING", "REGISTERING", "WARMING"})
 
 LinkKind = Literal["connecting", "live", "stale", "lost", "ended"]

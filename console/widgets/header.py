@@ -45,7 +45,7 @@ class HeaderLine(Painted):
             right += [(f"  control: {store.controller}", ink.muted)]
         right += [(time.strftime("  %H:%M:%S "), ink.muted)]
         run, words = store.run or "no run yet", self._words(wide)
-        room = width - 3 - size_of(badges) - size_of(where) - size_of(right) - 1
+        room = width - 3 - size_of(badges) - size_of(where) - size_of(right) - 2
         if room - len(words) < min(len(run), _NAME_MIN):
             words = ""
         name = fmt.middle(run, max(8, min(_NAME_MAX, room - len(words))))
@@ -81,7 +81,7 @@ class PhaseStrip(Painted):
         self._store = store
 
     def draw(self, width: int, height: int) -> list[Strip]:
-        store, ink = self._store, self.inks
+        store = self._store
         link = store.link()
         if not store.phase or (not link.trusted and link.detail):
             return self._trouble(link.detail or "waiting for the head's first answer", width)
@@ -100,7 +100,10 @@ class PhaseStrip(Painted):
             way = []
         lines = [why] if way else textwrap.wrap(why, max(10, width - 2), break_on_hyphens=False)
         self.set_lines(len(lines))
-        return [strip_of([*(way if row == 0 else []), ("   " if way else " ", style), (text, style)], width) for row, text in enumerate(lines)]
+        return [
+            strip_of([*(way if row == 0 else []), ("   " if way else " ", style), (text, style)], width)
+            for row, text in enumerate(lines)
+        ]
 
     def _phase_style(self, phase: str) -> Style:
         ink = self.inks

@@ -2,8 +2,8 @@
 
 A full cell is a bar whose height is its level and whose colour is the theme's ramp; a narrow terminal gets half blocks,
 two replicas a character. Cells grow with the room; where a node has few replicas or the nodes are many, they are put
-in several bands below one another (`Plan`). A replica that does not serve shows its state's glyph instead of a level, so that state is
-never colour alone. One widget: 512 cells as widgets of their own cost 30 times as much.
+in several bands below one another (`Plan`). A replica that does not serve shows its state's glyph instead of a level, so
+that state is never colour alone. One widget: 512 cells as widgets of their own cost 30 times as much.
 """
 
 from __future__ import annotations
@@ -54,6 +54,9 @@ def plan_of(nodes: int, rows: int, width: int, room: int) -> Plan:
 
 def _plan(nodes: int, rows: int, width: int, bands: int) -> Plan:
     across = -(-nodes // bands)
+    if bands > 1:
+        across = -(-across // 8) * 8  # bands that begin at round numbers are read at a glance
+        bands = -(-nodes // across)
     cell = max(1, min(_CELL_MAX, width // across))
     across = min(across, width // cell)
     return Plan(bands, across, cell, rows, min(nodes, across * bands))

@@ -179,7 +179,7 @@ class StragglerPane(Painted):
         why = [strip_of([(text, ink.muted)], width) for text in textwrap.wrap(note and f"nobody judged: {note}", width)[:2]]
         faults = self._faults()
         lines += [self._fault(position, width) for position in faults[: max(0, height - len(lines) - len(why) - 1)]]
-        if snap is not None:
+        if snap is not None and not store.ended:
             lines += [strip_of([(f"▲ {node}: its replicas are slow together", ink.warn)], width) for node in snap.slow_nodes]
         if not why and not faults and not (snap and (snap.slow_nodes or snap.fleet_slow)) and self._judging():
             why = [strip_of([("no straggler, nobody missing", ink.muted)], width)]

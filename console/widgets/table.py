@@ -44,7 +44,8 @@ _NARROW = (
     Column("REPLICA", 13, False), Column("STATE", 13, False), Column("TOK/S", 8), Column("Δmed", 6), Column("z", 6),
     Column("TTFTp99", 9), Column("WAIT", 6), Column("AGE", 5),
 )  # fmt: skip
-_TREND_MAX = 30
+_TREND_MAX = 60  # a mark is a second of tok/s
+_TREND = "trend"
 
 
 class ReplicaTable(ScrollView, can_focus=True, inherit_bindings=False):
@@ -127,12 +128,12 @@ class ReplicaTable(ScrollView, can_focus=True, inherit_bindings=False):
         return _NARROW if self.narrow else _WIDE
 
     def _header(self, width: int) -> Strip:
-        view, ink = self._view, self._inks
+        ink = self._inks
         runs: list[Run] = [(" ", ink.muted)]
         runs += [(_fit(column.title, column), ink.muted) for column in self._columns()]
         used = 1 + sum(column.width for column in self._columns())
-        if width - used - 3 >= 13:
-            runs.append(("   tok/s, 1 s a mark"[: width - used], ink.faint))
+        if width - used - 3 >= len(_TREND):
+            runs.append((f"   {_TREND}", ink.faint))
         return strip_of(runs, width)
 
     def _nothing(self) -> str:
@@ -152,7 +153,9 @@ class ReplicaTable(ScrollView, can_focus=True, inherit_bindings=False):
         if view.frozen:
             warn.append("❄ order frozen")
         count = fmt.count(all_of) if shown == all_of else f"{fmt.count(shown)} of {fmt.count(all_of)}"
-        parts: list[Content | tuple[str, str]] = [f"Replicas {count} · ↓ {view.sort.name if self.narrow else view.sort.label}"]
+        parts: list[Content | str | tuple[str, str]] = [
+            f"Replicas {count} · ↓ {view.sort.name if self.narrow else view.sort.label}"
+        ]
         parts += [(f" · {text}", "$warning") for text in warn]
         if view.bound and view.cursor is not None:
             parts.append((" · ▌held" if self.narrow else f" · ▌held on {view.cursor}, esc lets go", "$primary"))

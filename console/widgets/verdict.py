@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import textwrap
+from collections.abc import Callable
 
 from rich.style import Style
 from textual.strip import Strip
@@ -29,9 +30,10 @@ def verdict_style(verdict: str, ink: Paint) -> Style:
 class VerdictBanner(Painted):
     """Shown once the attempt has a verdict."""
 
-    def __init__(self, store: FleetStore, *, id: str | None = None) -> None:
+    def __init__(self, store: FleetStore, *, hint: Callable[[], str] = lambda: "", id: str | None = None) -> None:
+        """`hint`: where there is more to see, in words; may be empty."""
         super().__init__(4, id=id)
-        self._store = store
+        self._store, self._hint = store, hint
 
     @property
     def wanted(self) -> bool:
@@ -47,12 +49,16 @@ class VerdictBanner(Painted):
         lines += _rows(_totals(attempt, ink), width - 2)
         lines += [[(text, ink.plain)] for text in self._reasons(attempt, width - 2)]
         lines += [[(text, ink.muted)] for text in self._before(width - 2)]
+        if self._hint():
+            lines.append([(self._hint(), ink.faint)])
         self.set_lines(len(lines))
         return [strip_of([("▌ ", style), *line], width) for line in lines]
 
     def _title(self, attempt: AttemptInfo, width: int) -> list[Run]:
         ink, store = self.inks, self._store
-        runs: list[Run] = [(f"{GLYPH.get(attempt.verdict, '×')} {attempt.verdict}", verdict_style(attempt.verdict, ink) + ink.bold)]
+        runs: list[Run] = [
+            (f"{GLYPH.get(attempt.verdict, '×')} {attempt.verdict}", verdict_style(attempt.verdict, ink) + ink.bold)
+        ]
         if attempt.acts:
             runs.append((f"  ACTS {attempt.acts}", ink.warn))
         runs.append((f"  attempt {attempt.number}, {attempt.kind} at {fmt.rate(attempt.target_qps)} qps", ink.muted))

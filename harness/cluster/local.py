@@ -63,10 +63,12 @@ class LocalCluster:
         adopted = self._remembered()
         for worker in self._workers:
             before = adopted.get(worker.name)
-            if before and is_alive(int(before["pid"]), before["ticks"]):
-                worker.pid, worker.ticks = int(before["pid"]), before["ticks"]
+            if before is not None and is_alive(*before):
+                worker.pid, worker.ticks = before
                 worker.started_s = time.monotonic()
             else:
+                if before is not None:
+                    kill_group(*before)  # what a dead worker's engines may have left
                 self._launch(worker, time.monotonic())
         self._remember()
 
@@ -133,16 +135,37 @@ class LocalCluster:
         aside.write_text(json.dumps(known))
         aside.rename(self._known)
 
-    def _remembered(self) -> dict[str, dict[str, Any]]:
-        return {entry["name"]: entry for entry in _workers_of(self._known)}
+    def _remembered(self) -> dict[str, tuple[int, int]]:
+        return _workers_of(self._known)
 
 
-def _workers_of(path: Path) -> list[dict[str, Any]]:
+def _workers_of(path: Path) -> dict[str, tuple[int, int]]:
+    """Worker name → (pid, start time); nothing from a file that is not what we write."""
     try:
-        found: list[dict[str, Any]] = json.loads(path.read_text())
+        entries = json.loads(path.read_text())
     except (OSError, ValueError):
-        return []
+        return {}
+    found = {}
+    for entry in entries if isinstance(entries, list) else []:
+        process = _process_of(entry)
+        if process is not None:
+            found[str(entry.get("name"))] = process
     return found
+
+
+def _process_of(raw: Any) -> tuple[int, int] | None:
+    """(pid, start time) of what a file says; None unless both are there: a bare pid may be anybody's by now."""
+    if not isinstance(raw, dict):
+        return None
+    pid, ticks = raw.get("pid"), raw.get("ticks")
+    return (pid, ticks) if isinstance(pid, int) and isinstance(ticks, int) and pid > 1 else None
+
+
+def _head_process(folder: RunFolder) -> tuple[int, int] | None:
+    try:
+        return _process_of(json.loads(folder.head_json.read_text()))
+    except (OSError, ValueError):
+        return None
 
 
 def _ended(status: int | None) -> str:
@@ -172,11 +195,8 @@ def launch_head(folder: RunFolder) -> int:
 
 def head_alive(folder: RunFolder) -> bool:
     """Whether a head holds this run."""
-    try:
-        raw = json.loads(folder.head_json.read_text())
-        return is_alive(int(raw["pid"]), raw.get("ticks"))
-    except (OSError, ValueError, KeyError, TypeError):
-        return False
+    process = _head_process(folder)
+    return process is not None and is_alive(*process)
 
 
 def kill_run(folder: RunFolder, head_pid: int = 0) -> None:
@@ -186,8 +206,8 @@ def kill_run(folder: RunFolder, head_pid: int = 0) -> None:
     """
     if head_pid:
         kill_group(head_pid, None)
-    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-        raw = json.loads(folder.head_json.read_text())
-        kill_group(int(raw["pid"]), raw.get("ticks"))
-    for worker in _workers_of(folder.path / "workers.json"):
-        end_group(int(worker["pid"]), worker["ticks"], grace_s=0)
+    head = _head_process(folder)
+    if head is not None:
+        kill_group(*head)
+    for worker in _workers_of(folder.path / "workers.json").values():
+        end_group(*worker, grace_s=0)

@@ -35,6 +35,9 @@ def end_group(pid: int, ticks: int | None, *, grace_s: float) -> None:
 
 
 def kill_group(pid: int, ticks: int | None) -> None:
+    """`ticks` None: only for a process that the caller started itself and has not reaped."""
+    if pid <= 1 or pid == os.getpid():
+        return  # 0 means the caller's own group, 1 everybody's ancestor
     if ticks is not None and (now := start_ticks(pid)) is not None and now != ticks:
         return  # somebody else's process has this number now
     with contextlib.suppress(ProcessLookupError, PermissionError):

@@ -33,8 +33,11 @@ Issued = tuple[int, int, int, int]  # LoadGen id, QSL index, scheduled ns (-1 = 
 DRAIN_MAX = 256
 ISSUE_MAX = 2000
 BATCH_NS = 100_000_000
+_MAX_I4 = 2**31 - 1
 _VERSION = bytes([PROTOCOL_VERSION])
-_MORE = zmq.NOBLOCK | zmq.SNDMORE
+_NOW = int(zmq.NOBLOCK)  # plain ints: pyzmq converts enum flags at every call
+_MORE = int(zmq.NOBLOCK | zmq.SNDMORE)
+_RCVMORE = int(zmq.RCVMORE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +90,7 @@ class Dispatcher:
         self._rows = RowBuffer()
         self._firsts: list[Answer] = []
         self._completes: list[Answer] = []
+        self._ttfts: list[tuple[int, int]] = []  # roster position, µs: told at once, not when the sample completes
         # written here, read by the main thread
         self.pool_size = 0
         self.issued = 0
@@ -98,6 +102,7 @@ class Dispatcher:
         self.due_ns: Callable[[int], int] | None = None  # seq → scheduled offset, None: the issuer says
         self.due_by: Callable[[int], int] | None = None
         self.target_qps = 0.0
+        self.planned = 0  # queries the attempt will issue at least; 0 = unknown
         self.closing = False  # the test has ended: whatever arrives is dropped
         self._flush_and_stop = False
         self._no_ready_since = -1
@@ -148,11 +153,14 @@ class Dispatcher:
                 if self._router in ready:
                     self._drain_replies()
                 now = self._clock()
-                if now >= self._next_batch_ns or self._flush_and_stop:
+                if now >= self._next_batch_ns:
                     self._next_batch_ns = now + BATCH_NS
                     self._housekeeping(now)
             except TriesExhausted as error:
                 self.fail(str(error))
+            if self._flush_and_stop:
+                self._hand_over()
+                self._outgoing.append(self._batch(self._clock()))
             while self._outgoing:
                 self._pair.send(encode(self._outgoing.popleft()))
             if self._flush_and_stop:
@@ -196,7 +204,7 @@ class Dispatcher:
         try:
             send(member.identity, _MORE)
             send(_VERSION + self._encode(query), _MORE)
-            send(self._prompts[index], zmq.NOBLOCK)
+            send(self._prompts[index], _NOW)
         except zmq.ZMQError:
             return False  # only the identity can fail: there is no such peer (any more)
         return True
@@ -210,14 +218,14 @@ class Dispatcher:
         now = self._clock()
         for _ in range(DRAIN_MAX):
             try:
-                identity = receive(zmq.NOBLOCK)
+                identity = receive(_NOW)
             except zmq.Again:
                 break
-            header = receive(zmq.NOBLOCK)
+            header = receive(_NOW)
             payload = b""
-            if option(zmq.RCVMORE):
-                payload = receive(zmq.NOBLOCK)
-                if option(zmq.RCVMORE):
+            if option(_RCVMORE):
+                payload = receive(_NOW)
+                if option(_RCVMORE):
                     self._skip_message()
                     self._refuse(identity, "a data message has at most a header and a payload frame")
                     continue
@@ -254,16 +262,15 @@ class Dispatcher:
             self.completed += len(finished)
 
     def _first(self, identity: bytes, message: data.First, token: bytes, now: int) -> None:
-        sample = self.ledger.current(message.seq, message.attempt_try, identity, now) if message.epoch == self.epoch else None
+        sample = self._counted(message, identity, now)
         if sample is None or len(token) != 4:  # without its token it is no FIRST; COMPLETE brings the token
             return
         sample.queue_us, sample.prefill_us = message.queue_us, message.prefill_us
         if sample.first_ns < 0:
-            sample.first_ns = now
-            self._firsts.append((sample.handle, token))
+            self._first_token(sample, token, now)
 
     def _complete(self, identity: bytes, message: data.Complete, tokens: bytes, now: int) -> None:
-        sample = self.ledger.current(message.seq, message.attempt_try, identity, now) if message.epoch == self.epoch else None
+        sample = self._counted(message, identity, now)
         if sample is None:
             return
         n_tokens = len(tokens) >> 2
@@ -271,12 +278,25 @@ class Dispatcher:
             self.ledger.give_up_try(sample, now, f"answered with {len(tokens)} bytes; TPOT needs at least 2 tokens of 4 bytes")
             return
         if sample.first_ns < 0:
-            sample.first_ns = now
-            self._firsts.append((sample.handle, tokens[:4]))
+            self._first_token(sample, tokens[:4], now)
         sample.queue_us, sample.prefill_us = message.queue_us, message.prefill_us
         member = self.ledger.complete(sample, now)
         self._completes.append((sample.handle, tokens))
         self._rows.add(sample, member, self._n_prompt[sample.index], n_tokens, self.zero_ns, now, message.decode_us)
+
+    def _counted(self, message: data.First | data.Complete, identity: bytes, now: int) -> Sample | None:
+        """The exactly-once gate: None for whatever does not count."""
+        if message.epoch != self.epoch or self.closing:
+            self.ledger.stale += 1
+            return None
+        return self.ledger.current(message.seq, message.attempt_try, identity, now)
+
+    def _first_token(self, sample: Sample, token: bytes, now: int) -> None:
+        sample.first_ns = now
+        self._firsts.append((sample.handle, token))
+        member = sample.member
+        assert member is not None
+        self._ttfts.append((member.index, min((now - sample.scheduled_ns) // 1000, _MAX_I4)))
 
     def _rare(self, identity: bytes, message: data.ToDriver, now: int) -> None:
         if isinstance(message, data.Hello):
@@ -317,20 +337,18 @@ class Dispatcher:
         if known is not None:
             if known.identity == identity and known.incarnation == message.incarnation:
                 return
-            self._drop(message.slot, "the same replica came back on a new connection", now)
-        self.ledger.join(Member(admitted.index, message.slot, message.incarnation, admitted.nth, identity), now)
-        if message.slot in self._held:
-            self.ledger.hold(self.ledger.members[message.slot])
+            self._drop(known, "the same replica came back on a new connection", now)
+        member = Member(admitted.index, message.slot, message.incarnation, admitted.nth, identity)
+        self.ledger.join(member, now, held=message.slot in self._held)
         self.pool_size = len(self.ledger.members)
         self._outgoing.append(up.InPool(message.slot, message.incarnation))
 
-    def _drop(self, slot: str, reason: str, now: int) -> None:
-        member = self.ledger.members.get(slot)
+    def _drop(self, member: Member | None, reason: str, now: int) -> None:
         if member is None:
             return
         for sample in member.inflight.values():
             self._try_send(member.identity, data.Cancel(self.epoch, sample.seq, sample.tries))
-        self._outgoing.append(up.Redispatched(slot, member.incarnation, len(member.inflight), reason))
+        self._outgoing.append(up.Redispatched(member.slot, member.incarnation, len(member.inflight), reason))
         try:
             self.ledger.drop(member, now, reason)
         finally:
@@ -339,9 +357,12 @@ class Dispatcher:
     def admit(self, message: up.Admit) -> None:
         known = self._admitted.get(message.slot)
         self._admitted[message.slot] = Admitted(message.index, message.incarnation, message.nth)
+        self._held.discard(message.slot)
+        member = self.ledger.members.get(message.slot)
         if known is not None and known.incarnation != message.incarnation:
-            self._held.discard(message.slot)
-            self._drop(message.slot, "replaced by a new incarnation", self._clock())
+            self._drop(member, "replaced by a new incarnation", self._clock())
+        elif member is not None:
+            self.ledger.release(member, self._clock())
 
     def _read_supervisor(self) -> None:
         while True:
@@ -375,7 +396,7 @@ class Dispatcher:
             else:
                 self._held.discard(message.slot)
                 del self._admitted[message.slot]
-                self._drop(message.slot, message.reason, now)
+                self._drop(member, message.reason, now)
         elif isinstance(message, up.Quit):
             self.fail(message.reason)
         else:
@@ -387,8 +408,8 @@ class Dispatcher:
         if os.getppid() != self._parent:
             os._exit(3)  # the supervisor is gone: nobody would read the rest
         for member in self.ledger.take_unreachable():
-            self._drop(member.slot, "its data connection is gone", now)
-        for sample, member in self.ledger.overdue(now):
+            self._drop(member, "its data connection is gone", now)
+        for sample, member in reversed(self.ledger.overdue(now)):
             if member.accepting and member.last_reply_ns < sample.dispatched_ns:
                 self.ledger.hold(member)
                 self._outgoing.append(up.Silent(member.slot, member.incarnation, (now - sample.dispatched_ns) / 1e9))
@@ -422,6 +443,8 @@ class Dispatcher:
             sent = member.oldest_dispatch_ns()
             if sent >= 0:
                 oldest[member.index] = (now - sent) // 1_000_000
+        ttfts = np.array(self._ttfts, "<i4").tobytes()
+        self._ttfts.clear()
         elapsed = now - self.zero_ns if self.zero_ns >= 0 else -1
         scheduled = self.due_by(elapsed) if self.due_by is not None and elapsed >= 0 else self.issued
         return up.Batch(
@@ -437,6 +460,8 @@ class Dispatcher:
             stale=ledger.stale,
             target_qps=self.target_qps,
             cpu_s=time.process_time(),
+            planned=self.planned,
+            ttfts=ttfts,
             rows=self._rows.take(),
             outstanding=outstanding.tobytes(),
             oldest_ms=oldest.tobytes(),

@@ -53,8 +53,8 @@ class ExploreIssuer:
         while self._dispatcher.open_samples and self._dispatcher.failure is None and time.monotonic() < deadline:
             time.sleep(0.02)
             deadline = min(deadline, time.monotonic() + self._drain_s)
+        self._dispatcher.closing = True  # first: what completes from now on must not count twice
         self._dispatcher.failed += self._dispatcher.open_samples
-        self._dispatcher.closing = True
 
     def _issue_until_done(self) -> None:
         start = time.monotonic_ns()

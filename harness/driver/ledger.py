@@ -91,10 +91,11 @@ class Ledger:
 
     # --- members ---------------------------------------------------------------------------------------
 
-    def join(self, member: Member, now_ns: int) -> None:
+    def join(self, member: Member, now_ns: int, *, held: bool = False) -> None:
         self.members[member.slot] = member
-        self._accept(member, True)
-        self.pump(now_ns)
+        if not held:
+            self._accept(member, True)
+            self.pump(now_ns)
 
     def hold(self, member: Member) -> None:
         self._accept(member, False)
@@ -179,10 +180,19 @@ class Ledger:
         self.inflight.pop(sample.seq, None)
         sample.member = None
         if sample.tries >= self._max_tries:
-            self.waiting.appendleft(sample)  # still owned: the attempt ends, but nothing vanishes
+            self._put_back(sample)  # still owned: the attempt ends, but nothing vanishes
             raise TriesExhausted(sample, self._max_tries, reason)
         self.redispatched += 1
-        self.waiting.appendleft(sample)
+        self._put_back(sample)
+
+    def _put_back(self, sample: Sample) -> None:
+        """To the front, in order of issue among those that were put back before."""
+        waiting = self.waiting
+        waiting.appendleft(sample)
+        place = 0
+        while place + 1 < len(waiting) and waiting[place + 1].seq < sample.seq:
+            waiting[place], waiting[place + 1] = waiting[place + 1], sample
+            place += 1
 
     def current(self, seq: int, attempt_try: int, identity: bytes, now_ns: int) -> Sample | None:
         """The sample if this reply counts, else None (and one more stale reply)."""

@@ -9,6 +9,7 @@ where one callback brings millions of samples.
 from __future__ import annotations
 
 import json
+import math
 import os
 import time
 from collections.abc import Callable
@@ -19,7 +20,7 @@ from harness.datasets import Dataset
 from harness.driver.dispatcher import Dispatcher, Issued
 from harness.driver.sinks import LoadGenSink
 from harness.mlperf.schedule import ServerSchedule
-from harness.mlperf.settings import build
+from harness.mlperf.settings import Settings, build
 from harness.spec import RunSpec
 from harness.wire import attempt as up
 
@@ -33,10 +34,11 @@ def run_loadgen(spec: RunSpec, dataset: Dataset, dispatcher: Dispatcher, folder:
     (folder / "asked.json").write_text(json.dumps(settings.asked, indent=1, default=str))
     dispatcher.sink = LoadGenSink(report_first=server)
     dispatcher.target_qps = spec.load.target_qps
-    if server:
-        schedule = ServerSchedule(settings.schedule_seed, spec.load.target_qps)
+    schedule = ServerSchedule(settings.schedule_seed, spec.load.target_qps) if server else None
+    if schedule is not None:
         dispatcher.due_ns = _by_number(schedule)
         dispatcher.due_by = schedule.due_by
+    dispatcher.planned = _planned(spec, settings, len(dataset), schedule)
     callbacks = _Callbacks(dispatcher)
     qsl = lg.ConstructQSL(len(dataset), settings.performance_count, callbacks.ignore, callbacks.ignore)
     if server:
@@ -48,6 +50,20 @@ def run_loadgen(spec: RunSpec, dataset: Dataset, dispatcher: Dispatcher, folder:
     dispatcher.closing = True
     if dispatcher.issued == 0 and dispatcher.failure is None:
         dispatcher.fail("LoadGen ended without issuing a query; see its log in the attempt's folder")
+
+
+def _planned(spec: RunSpec, settings: Settings, n_samples: int, schedule: ServerSchedule | None) -> int:
+    """Queries that LoadGen will generate: its own minimum (of the model's configuration) may exceed rate x duration."""
+    if spec.load.kind == "accuracy":
+        return n_samples
+    test = settings.test_settings
+    minimum = int(test.min_query_count)
+    multiple = settings.performance_count if test.sample_concatenate_permutation else 1
+    if schedule is None:
+        samples = max(minimum, math.ceil(spec.load.target_qps * spec.load.duration_s * 1.1))
+        return math.ceil(samples / multiple) * multiple
+    planned = schedule.generated(int(test.min_duration_ms), minimum, multiple)
+    return min(planned, spec.load.max_queries or planned)
 
 
 def _by_number(schedule: ServerSchedule, chunk: int = 16384) -> Callable[[int], int]:

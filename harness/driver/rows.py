@@ -11,6 +11,8 @@ import numpy as np
 from harness.driver.ledger import Member, Sample
 from harness.wire.attempt import SAMPLE_DTYPE
 
+_MAX_US = 2**31 - 1
+
 
 class RowBuffer:
     def __init__(self, capacity: int = 8192) -> None:
@@ -22,7 +24,7 @@ class RowBuffer:
         self, sample: Sample, member: Member | None, n_prompt: int, n_tokens: int, zero_ns: int, done_ns: int, decode_us: int
     ) -> None:
         first_ns = sample.first_ns
-        self._rows[self._n] = (
+        row = (
             sample.seq,
             sample.index,
             member.index if member is not None else -1,
@@ -39,6 +41,10 @@ class RowBuffer:
             sample.prefill_us,
             decode_us,
         )
+        try:
+            self._rows[self._n] = row
+        except OverflowError:  # a replica's durations are its own claim; they must not end an attempt
+            self._rows[self._n] = (*row[:-3], *(min(max(us, -1), _MAX_US) for us in row[-3:]))
         self._n += 1
         if self._n == len(self._rows):
             self._full.append(self._rows.tobytes())

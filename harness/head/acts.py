@@ -20,6 +20,9 @@ from harness.wire.control import Command, CommandReply
 
 _LEASE_S = 60.0
 _REMEMBERED = 1000
+_REASON_LIMIT = 2000
+#: Ending things must never hang on who has the lease.
+_ANYBODY = frozenset({"take_control", "stop", "abort"})
 _RATE_WINDOW_S = 600.0
 
 
@@ -44,6 +47,12 @@ class Run(Protocol):
     def stop(self, who: str, why: str, *, aborted: bool) -> str: ...
 
     def set_policy(self, policy: str) -> str: ...
+
+    @property
+    def policy(self) -> str: ...
+
+    @property
+    def rate_qps(self) -> float: ...
 
     def count_act(self, name: str, subject: str) -> None: ...
 
@@ -73,11 +82,11 @@ class Acts:
             "readmit": self._readmit,
             "waive": self._waive,
             "start_attempt": self._start_attempt,
-            "abort": lambda command: self._run.abort(_who(command), command.reason),
+            "abort": lambda command: self._noted(command, lambda: self._run.abort(_who(command), command.reason)),
             "stop": self._stop,
-            "pause": lambda command: self._run.pause(True),
-            "resume": lambda command: self._run.pause(False),
-            "set_policy": lambda command: self._run.set_policy(str(command.args.get("policy", ""))),
+            "pause": lambda command: self._noted(command, lambda: self._run.pause(True)),
+            "resume": lambda command: self._noted(command, lambda: self._run.pause(False)),
+            "set_policy": self._set_policy,
             "take_control": self._take_control,
             "release_control": self._release_control,
         }
@@ -89,7 +98,7 @@ class Acts:
 
     def seen(self, operator: str) -> None:
         """A console of this operator is there: it keeps the lease if it has it."""
-        if operator and operator == self._lease[0]:
+        if operator and operator == self.controller:
             self._lease = (operator, self._clock() + _LEASE_S)
 
     def run_for_policy(self, command: Command) -> CommandReply:
@@ -124,16 +133,32 @@ class Acts:
         handler = self._handlers.get(command.name)
         if handler is None:
             raise Refused(f"no act named {command.name!r}; known are {', '.join(sorted(self._handlers))}")
-        if command.name != "take_control":
-            holder = self.controller
-            if holder and holder != command.operator:
-                raise Refused(f"{holder} holds control; take it over first (take_control)")
+        if command.name in _ANYBODY:
+            return handler(command)
+        holder = self.controller
+        if holder and holder != command.operator:
+            raise Refused(f"{holder} holds control; take it over first (paceline take-control)")
+        answer = handler(command)
+        if command.name != "release_control":
             self._lease = (command.operator, self._clock() + _LEASE_S)
-        return handler(command)
+        return answer
 
-    def _note(self, command: Command, subject: str, **data: Any) -> None:
-        self._journal.note(f"act.{command.name}", who=_who(command), subject=subject, why=command.reason, level="warn", **data)
+    def _note(self, command: Command, subject: str, before: str = "", after: str = "", **data: Any) -> None:
+        why, who = command.reason[:_REASON_LIMIT], _who(command)
+        what = f"act.{command.name}"
+        self._journal.note(what, who=who, subject=subject, why=why, before=before, after=after, level="warn", **data)
         self._run.count_act(command.name, subject)
+
+    def _noted(self, command: Command, act: Callable[[], str]) -> str:
+        answer = act()
+        self._note(command, "", after=answer)
+        return answer
+
+    def _set_policy(self, command: Command) -> str:
+        before = self._run.policy
+        answer = self._run.set_policy(str(command.args.get("policy", "")))
+        self._note(command, "", before=before, after=self._run.policy)
+        return answer
 
     # --- the load ----------------------------------------------------------------------------------------
 
@@ -141,8 +166,9 @@ class Acts:
         qps = number(command.args, "qps")
         if not (math.isfinite(qps) and 0 < qps <= 1_000_000):
             raise Refused(f"qps {qps:g} is not a rate: more than 0, at most 1,000,000")
+        before = self._run.rate_qps
         answer = self._run.set_rate(qps, _who(command), command.reason)
-        self._note(command, "", qps=qps)
+        self._note(command, "", before=f"{before:g} QPS", after=f"{qps:g} QPS", qps=qps)
         return answer
 
     def _start_attempt(self, command: Command) -> str:
@@ -157,8 +183,8 @@ class Acts:
         return answer
 
     def _stop(self, command: Command) -> str:
-        self._journal.note("act.stop", who=_who(command), why=command.reason, level="warn")
-        return self._run.stop(_who(command), command.reason, aborted=bool(command.args.get("abort", False)))
+        aborted = bool(command.args.get("abort", False))
+        return self._noted(command, lambda: self._run.stop(_who(command), command.reason, aborted=aborted))
 
     # --- replicas ----------------------------------------------------------------------------------------
 
@@ -169,7 +195,7 @@ class Acts:
             from difflib import get_close_matches
 
             near = get_close_matches(slot, self._roster.by_slot, 1)
-            raise Refused(f"no slot {slot!r} in this run" + (f"; did you mean {near[0]}?" if near else ""))
+            raise Refused(f"no slot {slot[:80]!r} in this run" + (f"; did you mean {near[0]}?" if near else ""))
         wanted = str(command.args.get("incarnation", ""))
         if wanted and not replica.incarnation.startswith(wanted):
             raise Refused(f"{slot} is now incarnation {replica.incarnation or '(none)'}; you acted on {wanted}, which is gone")
@@ -181,12 +207,14 @@ class Acts:
         held = self._run.outstanding(replica)
         within = self._spec.fleet.drain_deadline_s
         if then != "stay" and "deadline_s" in command.args:
-            within = max(0.0, number(command.args, "deadline_s"))
+            within = number(command.args, "deadline_s")
+            if not 0 <= within <= 86_400:
+                raise Refused(f"deadline_s {within:g} is not a time: 0 to 86,400 s")
         if then == "stay":
             within = math.inf
         if then == "evict":
             self._evictions.append(self._clock())
-        self._note(command, replica.slot, incarnation=replica.incarnation, in_flight=held)
+        self._note(command, replica.slot, before=replica.state, after=then, incarnation=replica.incarnation, in_flight=held)
         self._drains.start(
             replica, then, within_s=within, who=_who(command), why=command.reason, holds_samples=self._run.attempt_running
         )
@@ -201,10 +229,12 @@ class Acts:
         pending = self._drains.pending.get(replica.slot)
         if pending is not None and pending.then == then:
             raise Refused(f"{replica.slot} is being drained already ({then}, by {pending.who})")
+        if then == "stay" and replica.state not in states.HOLDS_SAMPLES and replica.state != states.DRAINED:
+            raise Refused(f"{replica.slot} is {replica.state}: it holds no samples to drain; recycle or evict it")
         barrier = self._spec.fleet.barrier
         floor = barrier.min_ready or max(1, math.ceil(len(self._roster.replicas) / 2))
         left = self._roster.ready - (replica.state == states.READY)
-        if left < floor and not force:
+        if replica.state == states.READY and left < floor and not force:
             raise Refused(f"{left} READY replicas would remain, the quorum is {floor}; force to do it anyway")
         self.check_rate(then, force=force)
 

@@ -100,6 +100,7 @@ class Attempt:
             dataset_base=os.getcwd(),
         )
         config.save(self.folder / "driver.json")
+        self.log.parent.mkdir(parents=True, exist_ok=True)
         with self.log.open("ab") as output:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "harness.driver", str(self.folder / "driver.json")],
@@ -113,11 +114,17 @@ class Attempt:
     def running(self) -> bool:
         return self._process is not None and not self.ended.is_set()
 
+    @property
+    def ending(self) -> bool:
+        """Its end has been decided; the driver flushes or drains."""
+        return self._decided is not None
+
     def end(self, outcome: Outcome) -> None:
         """Decide the end: the driver flushes and goes, or is killed after a few seconds."""
         if self.ended.is_set() or self._decided is not None:
             return
         self._decided = outcome
+        self.phase = "stopping"
         self._quit_by_s = time.monotonic() + _QUIT_S
         self.tell(down.Quit(outcome.reason))
 
@@ -126,6 +133,7 @@ class Attempt:
         if self.ended.is_set() or self._decided is not None:
             return
         self._decided = outcome
+        self.phase = "stopping"
         self._quit_by_s = time.monotonic() + drain_s + _QUIT_S
         self.tell(down.Finish(drain_s))
 
@@ -198,7 +206,7 @@ class Attempt:
             return
         if isinstance(message, down.DriverUp):
             self.endpoint = message.endpoint
-        elif isinstance(message, down.DriverPhase):
+        elif isinstance(message, down.DriverPhase) and not self.ending:
             self.phase = message.phase
         self._on_message(message)
         if isinstance(message, down.DriverEnd):

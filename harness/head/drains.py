@@ -39,7 +39,8 @@ class Drains:
         """The caller has checked that the replica is alive. `holds_samples`: an attempt is running."""
         drain = Drain(replica.slot, replica.incarnation, then, self.clock() + within_s, who, why)
         self.pending[replica.slot] = drain
-        self.drained.discard(replica.slot)
+        if replica.state != states.DRAINING:
+            self.drained.discard(replica.slot)  # a drain that is over stays over when it becomes a recycle
         if replica.state in states.HOLDS_SAMPLES and holds_samples and within_s > 0:
             self.roster.move(replica, states.DRAINING, why or f"{then} asked for", who)
         elif then == "stay":

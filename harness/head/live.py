@@ -51,14 +51,16 @@ class Live:
         rows: Rows = np.frombuffer(batch.rows, SAMPLE_DTYPE)
         self.outstanding = np.frombuffer(batch.outstanding, "<i4")
         self.oldest_ms = np.frombuffer(batch.oldest_ms, "<i4")
+        # TTFT is known at the first token: with outputs of minutes, waiting for the sample would hide it for minutes,
+        # and would show only the short outputs at first.
+        ttfts = np.frombuffer(batch.ttfts, "<i4").reshape(-1, 2)
+        if len(ttfts):
+            self.ttft.add(ttfts[:, 0], ttfts[:, 1] / 1e3, now_s)
         if len(rows):
-            slots = rows["slot"]
             first, done, tokens = rows["first_ns"], rows["done_ns"], rows["n_tokens"]
             with np.errstate(divide="ignore", invalid="ignore"):
-                ttft = np.where(first >= 0, (first - rows["scheduled_ns"]) / 1e6, np.nan)
                 tpot = np.where((first >= 0) & (tokens > 1), (done - first) / 1e6 / np.maximum(tokens - 1, 1), np.nan)
-            self.ttft.add(slots, ttft, now_s)
-            self.tpot.add(slots, tpot, now_s)
+            self.tpot.add(rows["slot"], tpot, now_s)
             self.tokens += int(tokens.sum())
             self._lags.append(rows["issued_ns"] - rows["scheduled_ns"])
         elapsed_s = batch.now_ns / 1e9
@@ -88,6 +90,7 @@ class Live:
 
     @property
     def tokens_per_s(self) -> float:
+        """Output tokens of samples that completed: what the verdict counts. The replicas' own rates see every token."""
         return _number(self._tokens.rate())
 
     @property

@@ -16,13 +16,15 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from pydantic import ValidationError
+
 from harness.head.runbook import RunBook, RunOver
 from harness.head.supervisor import Supervisor
 from harness.records.errors import RecordError
 from harness.records.layout import RunFolder
 from harness.spec import RunSpec
 from harness.wire.keys import KeyProblem, ServerKeys
-from harness.wire.sockets import TooFewFiles, raise_fd_limit
+from harness.wire.sockets import CannotListen, TooFewFiles, raise_fd_limit
 from harness.wire.states import DONE
 
 EXIT_OK, EXIT_BAD_INPUT, EXIT_FAILED = 0, 2, 3
@@ -52,16 +54,26 @@ def run_head(path: Path) -> int:
     """Blocks until the run has ended. The exit status tells only whether it ended in order."""
     folder = RunFolder(path.resolve())
     try:
-        spec = RunSpec.model_validate_json((folder.path / "spec.json").read_bytes())
+        spec = _spec(folder)
         raise_fd_limit(4 * spec.expected_replicas + 256)
         with folder_lock(folder):
             keys = _keys(folder)
             book = RunBook(folder, spec, keys.server.public.decode())
             gc.freeze()
             return asyncio.run(_supervise(folder, spec, keys, book))
-    except (OSError, ValueError, KeyProblem, RecordError, RunOver, FolderTaken, TooFewFiles) as error:
+    except (OSError, ValueError, KeyProblem, RecordError, RunOver, FolderTaken, TooFewFiles, CannotListen) as error:
         print(f"paceline head: {error}", file=sys.stderr)
         return EXIT_BAD_INPUT
+
+
+def _spec(folder: RunFolder) -> RunSpec:
+    path = folder.path / "spec.json"
+    try:
+        return RunSpec.model_validate_json(path.read_bytes())
+    except ValidationError as error:
+        first = error.errors()[0]
+        field = ".".join(map(str, first["loc"]))
+        raise ValueError(f"{path}: {field + ': ' if field else ''}{first['msg']}") from error
 
 
 def _keys(folder: RunFolder) -> ServerKeys:

@@ -36,8 +36,23 @@ def conclude(attempt: Attempt, outcome: Outcome, folder: RunFolder, counted: dic
     verdict = judge(_input(attempt, outcome, summary, found, record, synthetic))
     record.verdict, record.reasons, record.acts = verdict.verdict, [*verdict.reasons], verdict.acts
     record.notes = verdict.notes
+    results = {
+        "completed_qps": summary.rates.get("completed_qps"),
+        "tokens_per_s": summary.rates.get("tokens_per_s"),
+        "ttft_p99_ms": summary.ttft_ms.get("p99"),
+        "tpot_p99_ms": summary.tpot_ms.get("p99"),
+    }
+    record.results = {name: value for name, value in results.items() if value is not None}
     record.state = "ENDED"
     return record
+
+
+def measure_left_open(record: AttemptRecord, folder: RunFolder) -> None:
+    """An attempt that its head did not live to conclude: what its samples say."""
+    summary = summarise(Record(folder), record.number)
+    record.totals = {**summary.totals, **record.totals, "tokens": summary.totals["tokens"]}
+    record.rates = summary.rates
+    record.ttft_ms, record.tpot_ms, record.latency_ms = summary.ttft_ms, summary.tpot_ms, summary.latency_ms
 
 
 def _loadgen(attempt: Attempt, record: AttemptRecord, spec: RunSpec) -> detail_log.DetailLog | None:

@@ -133,13 +133,19 @@ class Roster:
         self._changed.clear()
         return changed
 
+    def remember(self, slot: str, incarnation: str, nth: int) -> None:
+        """What a previous head of this run knew of a slot: its counts go on."""
+        replica = self.by_slot.get(slot)
+        if replica is not None and replica.state == states.NEW:
+            replica.incarnation, replica.nth = incarnation, nth
+
     def register(self, message: Register, peer: bytes) -> Admission:
         replica = self.by_slot.get(message.slot)
         if replica is None:
             return Admission(None, f"slot {message.slot} is not part of this run ({len(self.replicas)} slots)")
         mismatch = self._mismatch(message)
         if mismatch:
-            if replica.state not in states.ALIVE:
+            if states.REJECTED in states.REPLICA_MOVES[replica.state] and not replica.alive:
                 replica.incarnation, replica.registered = message.incarnation, message
                 self.move(replica, states.REJECTED, mismatch)
             return Admission(None, mismatch)
@@ -153,8 +159,9 @@ class Roster:
         replaced = replica.incarnation if replica.alive else ""
         if replaced:
             self.move(replica, states.LOST, f"incarnation {message.incarnation} registered for the same slot")
+        known = replica.state == states.NEW and replica.incarnation == message.incarnation  # from before a head restart
         replica.incarnation, replica.peer, replica.registered = message.incarnation, peer, message
-        replica.worker, replica.nth = message.worker, replica.nth + 1
+        replica.worker, replica.nth = message.worker, replica.nth + (not known)
         replica.strikes, replica.beat_s, replica.note = 0, self.clock(), ""
         self.move(replica, states.REGISTERED, f"incarnation {message.incarnation} of worker {message.worker}")
         return Admission(replica, fresh=True, replaced=replaced)

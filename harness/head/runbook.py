@@ -6,6 +6,7 @@ and the attempt that its predecessor left open is CRASHED.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import platform
@@ -16,12 +17,14 @@ from typing import Any
 
 from harness.cluster.procinfo import start_ticks
 from harness.engines import registry
+from harness.records.errors import RecordError
 from harness.records.files import write_atomically
 from harness.records.layout import RunFolder
-from harness.records.runfile import AttemptRecord, HeadEpoch, RunFile, read_run, write_run
+from harness.records.runfile import AttemptRecord, HeadEpoch, RunFile, end_open_attempts, read_run, write_run
 from harness.spec import RunSpec
 from harness.wire.states import PLACING, RUN_ENDED
 
+_RESERVE = 128 << 10  # bytes kept back for run.json on a disk that has become full
 _LIBRARIES = ("paceline", "mlcommons-loadgen", "pyzmq", "msgspec", "numpy", "polars", "pydantic")
 
 
@@ -41,7 +44,7 @@ class RunBook:
             if self.run.phase in RUN_ENDED:
                 raise RunOver(f"{folder.name} ended as {self.run.phase} ({self.run.verdict}); start a new run")
             before = _head_json(folder)
-            self.close_left_open("the head ended during this attempt")
+            end_open_attempts(self.run, "CRASHED", "the head ended during this attempt")
         else:
             self.run = RunFile(
                 run=folder.name,
@@ -59,6 +62,8 @@ class RunBook:
         self.control_address = str(before.get("control", default))
         self.telemetry_address = str(before.get("telemetry", default))
         write_run(folder.path, self.run)
+        self._reserve = folder.path / "reserve"
+        self._reserve.write_bytes(bytes(_RESERVE))
 
     @property
     def attempts(self) -> list[AttemptRecord]:
@@ -97,11 +102,15 @@ class RunBook:
         self.run.ended_unix = time.time()
 
     def save(self) -> None:
-        """A disk that refuses is reported by the head, not raised here: the run goes on to its end."""
+        """A full disk is reported by the head, not raised here; the reserve makes room for the last word."""
         try:
             write_run(self._folder.path, self.run)
-        except Exception as error:
+            return
+        except RecordError as error:
             self.trouble = str(error)
+        self._reserve.unlink(missing_ok=True)
+        with contextlib.suppress(RecordError):
+            write_run(self._folder.path, self.run)
 
     def listen(self, control: str, telemetry: str) -> None:
         about = {
@@ -118,21 +127,18 @@ class RunBook:
     def gone(self) -> None:
         """The head ends on purpose: nobody should look for it."""
         self._folder.head_json.unlink(missing_ok=True)
+        self._reserve.unlink(missing_ok=True)
 
     def close_left_open(self, reason: str) -> None:
-        for attempt in self.run.attempts:
-            if attempt.state != "ENDED":
-                attempt.state, attempt.verdict = "ENDED", "CRASHED"
-                attempt.reasons = [reason]
-                attempt.ended_unix = time.time()
+        end_open_attempts(self.run, "CRASHED", reason)
 
 
 def _head_json(folder: RunFolder) -> dict[str, Any]:
     try:
-        found: dict[str, Any] = json.loads(folder.head_json.read_text())
+        found = json.loads(folder.head_json.read_text())
     except (OSError, ValueError):
         return {}
-    return found
+    return found if isinstance(found, dict) else {}
 
 
 def versions() -> dict[str, str]:

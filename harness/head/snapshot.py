@@ -32,6 +32,7 @@ class View:
     attempt: Attempt | None
     barrier: BarrierView | None
     judgement: Judgement | None
+    straggler_note: str
     mechanism: str
     paused: bool
     policy: str
@@ -75,7 +76,7 @@ class SnapshotBuilder:
             paused=view.paused,
             elapsed_s=live.elapsed_s if attempt else 0.0,
             duration_s=load.duration_s,
-            min_queries=load.min_queries or 0,
+            min_queries=(batch.planned if batch else 0) or load.min_queries or 0,
             issued=batch.issued if batch else 0,
             completed=batch.completed if batch else 0,
             redispatched=batch.redispatched if batch else 0,
@@ -86,7 +87,7 @@ class SnapshotBuilder:
             offered_qps=live.offered_qps,
             scheduled_qps=live.scheduled_qps,
             completed_qps=live.completed_qps,
-            tokens_per_s=live.tokens_per_s,
+            tokens_per_s=self._tokens_per_s(),
             tokens_per_s_whole=live.tokens / live.elapsed_s if live.elapsed_s > 0 else 0.0,
             counts=roster.count(),
             missing=barrier.missing[:_MISSING_SHOWN] if barrier else [],
@@ -94,6 +95,8 @@ class SnapshotBuilder:
             slow=[roster.replicas[replica.slot_index].slot for replica in slow],
             slow_nodes=judgement.slow_nodes if judgement else [],
             fleet_slow=judgement.fleet_slow if judgement else False,
+            slow_age_s=[max(0.0, now_s - replica.since_s) for replica in slow],
+            straggler_note=view.straggler_note,
             acts=len(attempt.acts) if attempt else 0,
             policy=view.policy,
             controller=view.controller,
@@ -125,8 +128,12 @@ class SnapshotBuilder:
         if attempt is None or batch is None or attempt.spec.load.duration_s <= 0:
             return 0.0
         load = attempt.spec.load
-        planned = max(load.duration_s * view.target_qps, load.min_queries or 0)
+        planned = batch.planned or max(load.duration_s * view.target_qps, load.min_queries or 0)
         return max(0.0, planned - batch.completed)
+
+    def _tokens_per_s(self) -> float:
+        """Tokens that replicas generate now, by their heartbeats: also those of samples still in flight."""
+        return float(sum(r.tokens_s for r in self._roster.replicas if r.tokens_s == r.tokens_s))
 
     def _columns(self, judgement: Judgement | None, now_s: float) -> dict[str, Any]:
         replicas = self._roster.replicas
@@ -151,8 +158,10 @@ class SnapshotBuilder:
             ints["waiting"][i] = beat.waiting
         columns: dict[str, npt.NDArray[Any]] = {**floats, **ints, "state_code": codes}
         nothing = np.full(n, np.nan, "<f4")
-        columns["ratio"] = judgement.ratio.astype("<f4") if judgement else nothing
-        columns["z"] = judgement.z.astype("<f4") if judgement else nothing
+        # A judgement is of the last window: it says nothing of an incarnation that was not READY then.
+        young = (codes != states.REPLICA_CODE[states.READY]) | (floats["state_age_s"] < self._roster.spec.stragglers.window_s)
+        columns["ratio"] = np.where(young, np.nan, judgement.ratio).astype("<f4") if judgement else nothing
+        columns["z"] = np.where(young, np.nan, judgement.z).astype("<f4") if judgement else nothing
         columns["outstanding"] = self._live.outstanding.astype("<i4")
         columns["oldest_s"] = (self._live.oldest_ms / 1000.0).astype("<f4")
         return {name: column.tobytes() for name, column in columns.items()}

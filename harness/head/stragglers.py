@@ -7,6 +7,7 @@ and a limit of acts in ten minutes. A slow node is reported as a node; the polic
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Protocol
 
 import numpy as np
@@ -30,7 +31,8 @@ class Head(Protocol):
 
 
 class StragglerDuty:
-    def __init__(self, head: Head, spec: StragglersSpec, slots: list[str]) -> None:
+    def __init__(self, head: Head, spec: StragglersSpec, slots: list[str], clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
         self._head = head
         self._spec = spec
         self._watch = StragglerWatch(spec, slots)
@@ -60,7 +62,22 @@ class StragglerDuty:
 
     def observe(self, replica: Replica, beat: ReplicaBeat) -> None:
         if replica.state == states.READY and self._load_began_s is not None:
-            self._watch.observe(replica.index, time.monotonic(), beat.steps, beat.step_ms, beat.batch, beat.prefill_tokens)
+            self._watch.observe(replica.index, self._clock(), beat.steps, beat.step_ms, beat.batch, beat.prefill_tokens)
+
+    def note(self, now_s: float) -> str:
+        """Why nobody is judged yet, in words; "" when replicas are being judged."""
+        if not self._head.attempt_running or self._load_began_s is None:
+            return "not judged: no load"
+        grace = self._load_began_s + self._spec.grace_s - now_s
+        if grace > 0:
+            return f"not judged yet: grace for {grace:.0f} s more"
+        needed = self._load_began_s + self._spec.grace_s + self._spec.windows_slow * self._spec.window_s - now_s
+        if needed > 0:
+            return f"not judged yet: {self._spec.windows_slow} windows of {self._spec.window_s:g} s needed, {needed:.0f} s more"
+        judgement = self.judgement
+        if judgement is not None and np.isnan(judgement.ratio).all():
+            return "not judged: too few replicas with enough steps"
+        return ""
 
     def judge(self, now_s: float) -> None:
         """Once a second. Neither the start of the load nor its tail is judged."""
@@ -106,7 +123,7 @@ class StragglerDuty:
             self._act(replica, slow)
 
     def _act(self, replica: Replica, slow: SlowReplica) -> None:
-        now = time.monotonic()
+        now = self._clock()
         self._acted = [at for at in self._acted if now - at < 600.0]
         if len(self._acted) >= self._spec.max_acts_per_10min:
             why = f"{len(self._acted)} automatic acts in ten minutes, the limit is {self._spec.max_acts_per_10min}"

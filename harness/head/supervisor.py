@@ -21,11 +21,12 @@ from harness.engines import registry
 from harness.head import barrier as barriers
 from harness.head.acts import Acts, Refused
 from harness.head.attempt import Attempt, Outcome
+from harness.head.before import Before
 from harness.head.control_server import ControlServer
 from harness.head.drains import Drains
 from harness.head.journal import Journal
 from harness.head.live import Live
-from harness.head.results import conclude
+from harness.head.results import conclude, measure_left_open
 from harness.head.roster import Replica, Roster
 from harness.head.runbook import RunBook
 from harness.head.snapshot import SnapshotBuilder, View, timeline_columns
@@ -123,18 +124,44 @@ class Supervisor:
 
     async def _live(self) -> str:
         self.journal.note("head.start", why=f"epoch {self.book.epoch}, process {os.getpid()}", epoch=self.book.epoch)
+        before = await self._take_up() if self.book.resumed else Before()
         self.book.listen(self.server.endpoint, self.server.telemetry)
         self.cluster.start(Place(self.server.endpoint))
         self._to_phase(states.REGISTERING, "workers placed")
         refused = await self._wait_at_barrier()
         if refused is not None:
             return refused
+        for slot, incarnation in before.drained.items():
+            replica = self.roster.current(slot, incarnation)
+            if replica is not None and replica.state == states.READY:
+                self._drain_again(replica)
         while True:
             while self._wanted is not None and self._stopping is None:
                 wanted, self._wanted = self._wanted, None
                 await self._one_attempt(wanted)
             if self._stopping is not None or not await self._keep_warm():
                 return self._end_of_run()
+
+    async def _take_up(self) -> Before:
+        """Continue a run whose head died: slots keep their counts, operators' settings hold, lost attempts get their figures."""
+        before = Before.of(self.folder)
+        for slot, (incarnation, nth) in before.lives.items():
+            self.roster.remember(slot, incarnation, nth)
+        for slot in before.waived:
+            if slot in self.roster.by_slot:
+                self.roster.by_slot[slot].waived = True
+        last = self.book.last_attempt
+        if last is not None:
+            self._rate_qps = last.target_qps
+            self._wanted = Wanted(last.kind, last.target_qps)
+        for attempt in self.book.attempts:
+            if not attempt.rates:
+                await asyncio.to_thread(measure_left_open, attempt, self.folder)
+        return before
+
+    def _drain_again(self, replica: Replica) -> None:
+        why = "drained before the head restarted"
+        self.drains.start(replica, "stay", within_s=math.inf, who="head", why=why, holds_samples=False)
 
     async def _wait_at_barrier(self) -> str | None:
         """None when it opened; else the phase the run ended in."""
@@ -215,7 +242,7 @@ class Supervisor:
             traceback.print_exc()
             record.verdict, record.state = "CRASHED", "ENDED"
             record.reasons = [outcome.reason, f"its results cannot be computed: {error}"]
-        level = "info" if record.verdict in ("VALID", "EXPLORATION", "SUPERSEDED") else "error"
+        level = {"CRASHED": "error", "INVALID": "warn", "ABORTED": "warn"}.get(record.verdict, "info")
         self.journal.note(
             "attempt.end",
             subject=str(record.number),
@@ -288,8 +315,9 @@ class Supervisor:
             self.writer.timeline(snapshot.attempt, snapshot.unix, timeline_columns(snapshot), self._slots)
         if self.writer.due() and (self._flushing is None or self._flushing.done()):
             self._flushing = asyncio.create_task(self._flush(final=False))
-        if self.journal.trouble is not None:
-            self._record_trouble(self.journal.trouble)
+        trouble = self.journal.trouble or self.book.trouble
+        if trouble is not None:
+            self._record_trouble(trouble)
 
     def _each_second(self, now: float) -> None:
         late = now - self._swept_s > max(2.0, self.spec.fleet.lease_s / 2)
@@ -306,9 +334,22 @@ class Supervisor:
                 self.workers.worker_gone(event.nodes, event.reason)
         if self.attempt is not None:
             self.attempt.check()
+            self._keep_totals(self.attempt)
         self.duty.judge(now)
         self.live.tick_series(time.time(), self.roster.ready)
         self._measure_cpu(now)
+
+    def _keep_totals(self, attempt: Attempt) -> None:
+        """For whoever reads run.json meanwhile, and for the next head should this one be killed."""
+        batch = self.live.batch
+        if batch is not None and self._second % 5 == 0:
+            attempt.record.totals = {
+                "issued": batch.issued,
+                "completed": batch.completed,
+                "failed": batch.failed,
+                "redispatched": batch.redispatched,
+            }
+            self.book.save()
 
     def _measure_cpu(self, now: float) -> None:
         then, own, driver = self._cpu
@@ -329,6 +370,7 @@ class Supervisor:
             attempt=self.attempt,
             barrier=self._barrier,
             judgement=self.duty.judgement,
+            straggler_note=self.duty.note(now),
             mechanism=self.mechanism,
             paused=self._paused,
             policy=self.duty.policy,
@@ -382,7 +424,8 @@ class Supervisor:
         if isinstance(message, control.Command):
             self.server.send(peer, self.acts.run(message, role))
         elif isinstance(message, control.GetState):
-            self.acts.seen(message.operator)
+            if role == "operator":
+                self.acts.seen(message.operator)
             self.server.send(peer, self._state(message, role))
         else:
             self.workers.handle(peer, message)
@@ -460,7 +503,7 @@ class Supervisor:
         self.book.phase(phase)
 
     def _on_move(self, replica: Replica, before: str, why: str, who: str) -> None:
-        gone = replica.state in (states.LOST, states.REJECTED)
+        gone = replica.state in (states.LOST, states.REJECTED) and not why.startswith("recycled")
         self.journal.note(
             "replica.state",
             who=who,
@@ -516,6 +559,14 @@ class Supervisor:
         return self.attempt is not None and self.attempt.running
 
     @property
+    def policy(self) -> str:
+        return self.duty.policy
+
+    @property
+    def rate_qps(self) -> float:
+        return self._rate_qps
+
+    @property
     def mechanism(self) -> str:
         attempt = self.attempt
         if self.phase in states.RUN_ENDED or self._stopping is not None:
@@ -539,6 +590,12 @@ class Supervisor:
         if attempt is None or not attempt.running:
             if self._wanted is None:
                 raise Refused("no attempt is running; start one (start_attempt)")
+            self._wanted = Wanted(self._wanted.kind, qps, self._wanted.supersedes)
+            self._rate_qps = qps
+            return f"the next attempt runs at {qps:g} QPS (was {before:g})"
+        if attempt.ending:
+            if self._wanted is None:
+                raise Refused(f"attempt {attempt.number} is ending and no other is wanted")
             self._wanted = Wanted(self._wanted.kind, qps, self._wanted.supersedes)
             self._rate_qps = qps
             return f"the next attempt runs at {qps:g} QPS (was {before:g})"
@@ -584,8 +641,9 @@ class Supervisor:
             raise Refused("no attempt is running")
         self._wanted = None
         self._end_attempt_for_stop(Stop(who, why, aborted=True))
-        self.journal.note("act.abort", who=who, why=why, level="warn")
-        return f"attempt {attempt.number} ends as ABORTED"
+        warm = self.spec.fleet.keep_warm_s
+        then = f"the fleet stays warm for {warm:g} s" if warm else "the run ends with it (fleet.keep_warm_s = 0)"
+        return f"attempt {attempt.number} ends as ABORTED; {then}"
 
     def stop(self, who: str, why: str, *, aborted: bool) -> str:
         if self._stopping is not None:
@@ -615,5 +673,4 @@ class Supervisor:
         if policy not in ("flag", "drain", "recycle"):
             raise Refused(f"policy {policy!r} is none of flag, drain, recycle")
         before, self.duty.policy = self.duty.policy, policy
-        self.journal.note("act.set_policy", before=before, after=policy)
         return f"straggler policy {before} → {policy}"

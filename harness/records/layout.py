@@ -3,6 +3,7 @@
 run.json            spec, versions, phase, attempts, verdict; replaced atomically
 head.json           how to reach the head: pid, epoch, control, telemetry; replaced when a head starts
 lock                held (flock) by the head that owns the folder
+reserve             bytes kept back for run.json should the disk fill up; only while the head lives
 keys/               CURVE keys, 0600
 journal.jsonl       one entry a line, appended
 samples/NNNNNN.parquet, timeline/NNNNNN.parquet     immutable chunks, written aside and renamed

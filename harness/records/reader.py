@@ -8,6 +8,7 @@ closer, pages included, when the query then fails.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -84,6 +85,8 @@ class Record:
         self, folder: Path, schema: pl.Schema, attempt: int | None, check: Callable[[Path, pl.Schema], bool] | None = None
     ) -> pl.LazyFrame:
         check = check or self._usable
+        if not folder.is_dir() and any(known.totals.get("issued") for known in self.attempts()):
+            self._problem(f"{folder}: missing, though the run issued samples")
         try:
             whole = [path for path in _chunks(folder) if check(path, schema)]
         except OSError as error:
@@ -95,7 +98,7 @@ class Record:
     def _marked(self, path: Path, schema: pl.Schema) -> bool:
         """Cheap: begins and ends as parquet does. Anything else goes through the closer look, which names the trouble."""
         if path not in self._checked:
-            with path.open("rb") as file:
+            with contextlib.suppress(OSError), path.open("rb") as file:
                 start = file.read(4)
                 file.seek(max(0, os.fstat(file.fileno()).st_size - 4))
                 if start == file.read(4) == b"PAR1":

@@ -5,6 +5,7 @@ Numbers that do not exist (a percentile without samples) are null in the file an
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +79,21 @@ def read_run(folder: Path) -> RunFile:
         return _decoder.decode(content)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise RecordError(path, f"is not a run record: {error}") from error
+
+
+def end_open_attempts(run: RunFile, verdict: str, reason: str) -> None:
+    for attempt in run.attempts:
+        if attempt.state != "ENDED":
+            attempt.state, attempt.verdict, attempt.reasons = "ENDED", verdict, [reason]
+            attempt.ended_unix = time.time()
+
+
+def close_run(folder: Path, phase: str, verdict: str, reason: str) -> None:
+    """End a run whose head was killed on purpose: its record says so, and nobody takes it up again. Raises RecordError."""
+    run = read_run(folder)
+    end_open_attempts(run, verdict, reason)
+    run.phase, run.verdict, run.reasons, run.ended_unix = phase, verdict, [reason], time.time()
+    write_run(folder, run)
 
 
 def plain(value: Any) -> Any:

@@ -131,6 +131,8 @@ class Batch(_Message):
     stale: int  # replies dropped by the exactly-once gate
     target_qps: float
     cpu_s: float
+    planned: int  # queries the attempt will issue at least, LoadGen's own minimum included; 0 = unknown
+    ttfts: bytes  # int32 pairs (roster position, µs) of first tokens since the last batch: long before their samples complete
     rows: bytes
     outstanding: bytes
     oldest_ms: bytes

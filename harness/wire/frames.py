@@ -54,6 +54,6 @@ class Codec(Generic[T]):
                 return self._decode(frame[1:])  # type: ignore[no-any-return]  # a copy of 30 bytes beats a memoryview
         except IndexError:
             raise VersionMismatch(None) from None
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise WireError(f"malformed message: {error}") from error
         raise VersionMismatch(frame[0])

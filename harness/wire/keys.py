@@ -23,6 +23,9 @@ Role = Literal["worker", "operator", "viewer"]
 ROLES: tuple[Role, ...] = ("worker", "operator", "viewer")
 
 
+_Z85 = frozenset(zmq.utils.z85.Z85CHARS)
+
+
 class KeyProblem(Exception):
     """A key file is missing, unreadable or malformed; the text names it."""
 
@@ -89,6 +92,7 @@ def load_client_keys(folder: Path, role: Role) -> ClientKeys:
 def _write(path: Path, fields: dict[str, bytes]) -> None:
     text = json.dumps({name: value.decode("ascii") for name, value in fields.items()})
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    os.fchmod(handle, 0o600)  # the mode of open() does not touch a file that exists
     with os.fdopen(handle, "w") as file:
         file.write(text + "\n")
 
@@ -102,8 +106,8 @@ def _read(path: Path, *fields: str) -> dict[str, bytes]:
     except (ValueError, KeyError, TypeError) as error:
         raise KeyProblem(f"key file {path} is not a paceline key (needs {', '.join(fields)})") from error
     for name, value in values.items():
-        if len(value) != 40:
-            raise KeyProblem(f"key file {path}: {name} has {len(value)} characters, a CURVE key has 40")
+        if len(value) != 40 or any(character not in _Z85 for character in value):
+            raise KeyProblem(f"key file {path}: {name} is not a CURVE key (40 characters of Z85)")
     return values
 
 

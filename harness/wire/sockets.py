@@ -91,10 +91,18 @@ def _liveness(socket: zmq.Socket[bytes]) -> None:
 
 
 def _bind(socket: zmq.Socket[bytes], address: str) -> str:
-    socket.bind(address)
+    try:
+        socket.bind(address)
+    except zmq.ZMQError as error:
+        socket.close()
+        raise CannotListen(f"cannot listen on {address}: {error.strerror}") from error
     endpoint = socket.getsockopt(zmq.LAST_ENDPOINT)
     assert isinstance(endpoint, bytes)
     return endpoint.decode().rstrip("\0")
+
+
+class CannotListen(Exception):
+    """An address that a server socket cannot be bound to."""
 
 
 class TooFewFiles(Exception):

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 HELLO_EVERY_S = 0.5
 HELLO_AFTER_S = 0.02
+HELLO_AGAIN_S = 5.0  # a driver that dropped a broken connection learns that it is back; to all others it is a repeat
 HELLO_REFUSED_S = 2.0
 FAILED_AFTER_S = 0.25
 REASON_CHARACTERS = 500
@@ -104,6 +105,12 @@ class DataPlane:
                 left = True
         if left:
             self._hello = self._loop.call_later(jittered(self._rng, self._hello_every_s), self._greet)
+        else:
+            self._hello = self._loop.call_later(jittered(self._rng, HELLO_AGAIN_S), self._greet_again)
+
+    def _greet_again(self) -> None:
+        self._greeted.clear()
+        self._greet()
 
     def forget(self, incarnation: Incarnation, reason: str) -> None:
         """The incarnation is over: what it still had is refused, later than the head is told."""

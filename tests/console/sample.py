@@ -1,28 +1,40 @@
-"""Opens the console on SAMPLE DATA, for pictures: `python tests/console/sample.py [barrier|explore|verdict|demo|light]`."""
+"""Opens the console on SAMPLE DATA, for pictures: `python tests/console/sample.py [barrier|explore|verdict|draining|…]`."""
 
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 from console.app import PacelineApp
 from console.feeds.scripted import ScriptedFeed, ScriptedFleet
+from harness.wire.control import AttemptInfo
+
+SHAPES = {"demo": (8, 8), "pods": (64, 1), "few": (1, 4), "barrier": (64, 8)}
+THEMES = {"light": "paceline-light", "high-contrast": "high-contrast"}
+
+
+def sample_fleet(kind: str = "") -> ScriptedFleet:
+    nodes, gpus = SHAPES.get(kind, (64, 8))
+    if kind == "barrier":
+        return ScriptedFleet(phase="WARMING", at_s=0.0)
+    fleet = ScriptedFleet(nodes=nodes, gpus=gpus, kind="explore" if kind == "explore" else "performance")
+    if kind == "verdict":
+        fleet.earlier = [AttemptInfo(1, "performance", "Server", 144.0, 1, verdict="SUPERSEDED", state="ENDED", acts=1)]
+        fleet.phase, fleet.verdict = "DONE", "INVALID"
+        fleet.reasons = ["TTFT p99 3.21 s is over the limit of 3.00 s", "an operator's eviction touched the attempt"]
+    elif kind == "draining":
+        fleet.phase, fleet.attempt_state = "DRAINING", "draining"
+    elif kind in ("demo", "pods"):
+        fleet.straggler_note = "the first 60 s of an attempt are not judged, 22 s to go"
+        fleet._skill[5] = 0.7
+    return fleet
 
 
 def sample_app(kind: str = "") -> PacelineApp:
-    if kind == "barrier":
-        fleet = ScriptedFleet(phase="WARMING", at_s=0.0)
-    elif kind == "explore":
-        fleet = ScriptedFleet(kind="explore")
-    elif kind == "demo":
-        fleet = ScriptedFleet(nodes=8, gpus=8)
-    else:
-        fleet = ScriptedFleet()
-    if kind == "verdict":
-        fleet.phase, fleet.verdict = "DONE", "INVALID"
-        fleet.reasons = ["TTFT p99 3.21 s is over the limit of 3.00 s", "an operator's eviction touched the attempt"]
-    app = PacelineApp(feed=ScriptedFeed(fleet), ask_on_quit=kind == "demo")
-    if kind in ("light", "high-contrast"):
-        app.theme = "paceline-light" if kind == "light" else kind
+    if Path(kind, "run.json").is_file():
+        return PacelineApp(Path(kind))
+    app = PacelineApp(feed=ScriptedFeed(sample_fleet(kind)), ask_on_quit=kind == "demo", read_only=kind == "read-only")
+    app.theme = THEMES.get(kind, app.theme)
     return app
 
 

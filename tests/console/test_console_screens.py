@@ -45,7 +45,7 @@ async def test_live_shows_sla_heat_map_rows_and_that_it_is_synthetic(make_app: A
         assert "MEASURING" in text_of(app.screen.query_one("#phase"))
         footer = text_of(app.screen.query_one("#footer"))
         assert "Help" in footer
-        assert "Quit" in footer
+        assert "Detach" in footer
 
 
 @pytest.mark.parametrize("size", [*SIZES, (200, 60), (60, 15)])
@@ -302,7 +302,7 @@ async def test_help_lists_every_action(make_app: AppMaker) -> None:
         await pilot.press("question_mark")
         await pilot.pause()
         assert isinstance(app.screen, HelpScreen)
-        shown = " ".join(str(line.render()) for line in app.screen.query(".help-line"))
+        shown = " ".join(str(line.render()) for line in app.screen.query(".help-key"))
         assert [action.title for action in ACTIONS if action.title not in shown] == []
 
 
@@ -377,7 +377,7 @@ async def test_palette_offers_the_same_acts(make_app: AppMaker) -> None:
     async with app.run_test(size=(120, 36)) as pilot:
         await settle(pilot, app)
         titles = {command.title for command in app.get_system_commands(app.screen)}
-        assert titles == {action.title for action in ACTIONS} - {"Palette"}
+        assert titles == {action.title for action in ACTIONS if action.group != "Move"} - {"Palette"}
         await pilot.press("ctrl+p")
         await pilot.pause(0.2)
         await pilot.press(*"Evict")
@@ -392,8 +392,8 @@ async def test_acts_close_together_are_all_marked_on_the_time_axis(make_app: App
     async with app.run_test(size=(120, 36)) as pilot:
         await settle(pilot, app)
         fleet, feed = feed_of(app).fleet, feed_of(app)
-        feed.tell(fleet.note(330.0, "operator:kim@head", "act.drain", "node001/gpu1"))
-        feed.tell(fleet.note(331.0, "operator:kim@head", "act.readmit", "node001/gpu1"))
+        feed.tell(fleet.note(318.0, "operator:kim@head", "act.drain", "node001/gpu1"))
+        feed.tell(fleet.note(319.0, "operator:kim@head", "act.readmit", "node001/gpu1"))
         await settle(pilot, app)
         axis = text_of(app.screen.query_one("#rate-chart")).splitlines()[-1]
         assert axis.count("▲") >= 2

@@ -87,6 +87,7 @@ def head(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[AnsweringH
         (["waive", RUN, "node001/gpu2"], "waive", {"slot": "node001/gpu2"}),
         (["pause"], "pause", {}),
         (["resume", "demo"], "resume", {}),
+        (["take-control"], "take_control", {}),
         (["abort"], "abort", {}),
         (["stop", "0304", "--no-wait"], "stop", {}),
     ],

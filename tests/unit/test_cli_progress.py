@@ -165,7 +165,7 @@ def test_acts_and_warnings_get_lines_of_their_own_and_small_news_does_not() -> N
             JournalEntry(2, 0.0, "operator:kim@desk", "act.evict", "node005/gpu3", why="hot"),
             JournalEntry(3, 0.0, "head", "replica.state", "node001/gpu0", "lease over", "READY", "LOST", level="error"),
             JournalEntry(
-                4, 0.0, "operator:kim@desk", "act.set_rate", before="144", after="150", level="warn", data={"qps": 150.0}
+                4, 0.0, "operator:kim@desk", "act.set_rate", before="144 QPS", after="150 QPS", level="warn", data={"qps": 150.0}
             ),
             JournalEntry(5, 0.0, "operator:kim@desk", "act.set_rate", level="warn", data={"qps": 150.0}),
             JournalEntry(6, 0.0, "head", "attempt.end", "1", "TTFT p99 is over", after="INVALID", level="error"),
@@ -175,8 +175,8 @@ def test_acts_and_warnings_get_lines_of_their_own_and_small_news_does_not() -> N
     assert out.getvalue().splitlines() == [
         " 0:00 act.evict node005/gpu3 by kim@desk: hot",
         " 0:00 ERROR replica.state node001/gpu0 READY → LOST: lease over",
-        " 0:00 act.set_rate 144 → 150 by kim@desk",
-        " 0:00 act.set_rate qps 150 by kim@desk",
+        " 0:00 act.set_rate 144 QPS → 150 QPS by kim@desk",
+        " 0:00 act.set_rate (qps 150) by kim@desk",
         " 0:00 attempt.end 1 INVALID: TTFT p99 is over",
         " 0:00 ERROR attempt.end 2 CRASHED: the driver exited",
     ]

@@ -19,6 +19,15 @@ from harness.driver.ledger import Ledger, Member, Sample, TriesExhausted
 CAP, SLOTS, MAX_TRIES, DEADLINE_NS = 3, 4, 4, 1000
 
 
+def put_back(waiting: list[Sample], *returned: Sample) -> list[Sample]:
+    """Each to the front, behind those there that were issued before it."""
+    queue = list(waiting)
+    for sample in returned:
+        place = next((i for i, other in enumerate(queue) if other.seq > sample.seq), len(queue))
+        queue.insert(place, sample)
+    return queue
+
+
 class LedgerMachine(RuleBasedStateMachine):
     policy_name = ""
     slots = st.integers(0, SLOTS - 1)
@@ -147,7 +156,7 @@ class LedgerMachine(RuleBasedStateMachine):
             assert any(self.tries[sample.seq] >= MAX_TRIES for sample in back)
             self.over = True
         self.returned += sum(self.tries_before(sample) < MAX_TRIES for sample in back)
-        self.check_order([*back, *waiting])
+        self.check_order(put_back(waiting, *reversed(back)))
         assert not member.inflight
         assert member.tokens == 0
         assert self.ledger.members.get(member.slot) is not member
@@ -186,7 +195,7 @@ class LedgerMachine(RuleBasedStateMachine):
         except TriesExhausted:
             assert tries == MAX_TRIES
             self.over = True
-        self.check_order([sample, *waiting])
+        self.check_order(put_back(waiting, sample))
 
     @precondition(lambda self: not self.over and self.ledger.members)
     @rule(data=st.data())

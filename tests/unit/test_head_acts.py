@@ -23,6 +23,8 @@ class ARun:
 
     def __init__(self) -> None:
         self.attempt_running = True
+        self.rate_qps = 10.0
+        self.policy = "flag"
         self.calls: list[tuple[Any, ...]] = []
         self.counted: list[tuple[str, str]] = []
         self.held = 0
@@ -133,7 +135,7 @@ def test_the_one_who_acts_holds_control_and_others_are_told_who(desk: Desk) -> N
     desk.ask("pause")
     assert desk.acts.controller == "ann"
     reply = desk.ask("resume", by="bob")
-    assert reply.message == "ann holds control; take it over first (take_control)"
+    assert reply.message == "ann holds control; take it over first (paceline take-control)"
     assert desk.head.calls == [("pause", True)]
 
 

@@ -21,7 +21,7 @@ N = 6
 def a_view(**changes: Any) -> View:
     fields: dict[str, Any] = {
         "seq": 1, "head_epoch": 2, "phase": "READY", "phase_since_unix": 5.0, "attempt": None, "barrier": None,
-        "judgement": None, "mechanism": "", "paused": False, "policy": "flag", "controller": "", "synthetic": True,
+        "judgement": None, "straggler_note": "", "mechanism": "", "paused": False, "policy": "flag", "controller": "", "synthetic": True,
         "head_cpu_percent": 1.0, "driver_cpu_percent": 2.0, "target_qps": 10.0,
     }  # fmt: skip
     return View(**{**fields, **changes})
@@ -55,10 +55,15 @@ def ints(column: bytes) -> list[int]:
     return np.frombuffer(column, "<i4").tolist()
 
 
+def ttfts_of(rows: np.ndarray) -> bytes:
+    """First tokens are told as they come; here together with their samples."""
+    return np.column_stack([rows["slot"], (rows["first_ns"] - rows["scheduled_ns"]) // 1000]).astype("<i4").tobytes()
+
+
 def a_batch(rows: np.ndarray, **changes: Any) -> Batch:
     fields: dict[str, Any] = {
         "now_ns": 20_000_000_000, "started_unix": 1.0, "issued": 9, "scheduled": 10, "completed": 5, "failed": 0,
-        "redispatched": 1, "held": 2, "in_flight": 4, "stale": 0, "target_qps": 10.0, "cpu_s": 1.0, "rows": rows.tobytes(),
+        "redispatched": 1, "held": 2, "in_flight": 4, "stale": 0, "target_qps": 10.0, "cpu_s": 1.0, "planned": 0, "ttfts": ttfts_of(rows), "rows": rows.tobytes(),
         "outstanding": np.arange(N, dtype="<i4").tobytes(), "oldest_ms": (500 * np.arange(N, dtype="<i4")).tobytes(),
     }  # fmt: skip
     return Batch(**{**fields, **changes})
@@ -145,12 +150,25 @@ def test_between_attempts_the_loads_numbers_are_zero_and_latencies_stay(bridge: 
 def test_the_slow_are_named_and_their_ratios_are_columns(bridge: Bridge) -> None:
     ratio, z = np.full(N, np.nan, np.float32), np.full(N, np.nan, np.float32)
     ratio[:4], z[:4] = [1, 1.25, 1, 1.1], [0, 9, 0, 4]
+    bridge.fleet.ready(0, 1, 2, 3)
+    bridge.fleet.clock.passes(60)
     slow = [SlowReplica(1, 1.25, 9, 0, "slow"), SlowReplica(3, 1.1, 4, 0, "slow")]
     snapshot = bridge.snapshot(judgement=Judgement(ratio, z, slow, slow_nodes=["node001"]))
     assert snapshot.slow == ["node000/gpu1", "node001/gpu1"]
     assert snapshot.slow_nodes == ["node001"]
     assert floats(snapshot.ratio)[1] == pytest.approx(1.25)
     assert np.isnan(floats(snapshot.z)[4:]).all()
+
+
+def test_a_new_incarnation_is_not_shown_with_the_ratio_of_the_one_before(bridge: Bridge) -> None:
+    ratio = np.ones(N, np.float32)
+    bridge.fleet.ready(0, 1)
+    bridge.fleet.clock.passes(60)
+    bridge.fleet.roster.move(bridge.fleet[1], states.LOST, "recycled")
+    bridge.fleet.ready(1)
+    snapshot = bridge.snapshot(judgement=Judgement(ratio, ratio))
+    assert np.isnan(floats(snapshot.ratio)[1])
+    assert floats(snapshot.ratio)[0] == 1
 
 
 def test_of_many_missing_twenty_are_named_and_all_are_counted() -> None:

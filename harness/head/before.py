@@ -1,0 +1,32 @@
+"""What the journal of a run tells a head that takes it up again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from harness.records.journal import read_journal
+from harness.records.layout import RunFolder
+from harness.wire import states
+
+
+@dataclass(slots=True)
+class Before:
+    lives: dict[str, tuple[str, int]] = field(default_factory=dict)  # slot → last incarnation, how many there were
+    drained: dict[str, str] = field(default_factory=dict)  # slot → incarnation that an operator had drained
+    waived: set[str] = field(default_factory=set)
+
+    @classmethod
+    def of(cls, folder: RunFolder) -> Before:
+        before = cls()
+        for entry in read_journal(folder.journal):
+            if entry.what == "act.waive":
+                before.waived.add(entry.subject)
+            elif entry.what == "replica.state":
+                incarnation, nth = str(entry.data.get("incarnation", "")), entry.data.get("nth")
+                if incarnation and isinstance(nth, int):
+                    before.lives[entry.subject] = (incarnation, nth)
+                if entry.after in (states.DRAINING, states.DRAINED):
+                    before.drained[entry.subject] = incarnation
+                else:
+                    before.drained.pop(entry.subject, None)
+        return before
