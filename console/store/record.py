@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import msgspec
+from pydantic import ValidationError
 
 from harness.cluster.local import head_alive
 from harness.records.errors import RecordError
@@ -49,7 +50,10 @@ def over(path: Path) -> RunState | None:
         return None
     if run.phase not in RUN_ENDED and not folder.head_json.exists():
         return None
-    return _state(folder, run)
+    try:
+        return _state(folder, run)
+    except ValidationError:
+        return None  # the spec of another version: there is no fleet to show
 
 
 def remedy(run: str) -> str:

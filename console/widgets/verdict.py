@@ -50,7 +50,7 @@ class VerdictBanner(Painted):
         lines += [[(text, ink.plain)] for text in self._reasons(attempt, width - 2)]
         lines += [[(text, ink.muted)] for text in self._before(width - 2)]
         if self._hint():
-            lines.append([(self._hint(), ink.faint)])
+            lines.append([(self._hint(), ink.primary)])
         self.set_lines(len(lines))
         return [strip_of([("▌ ", style), *line], width) for line in lines]
 

@@ -91,4 +91,4 @@ async def _supervise(folder: RunFolder, spec: RunSpec, keys: ServerKeys, book: R
 
 
 def _stop(supervisor: Supervisor, signal_name: str) -> None:
-    supervisor.stop("head", f"{signal_name} received", aborted=True)
+    supervisor.ops.stop("head", f"{signal_name} received", aborted=True)

@@ -13,24 +13,25 @@ import math
 import os
 import time
 import traceback
-from dataclasses import dataclass
 
 from harness.cluster.base import Cluster, Place
 from harness.cluster.local import LocalCluster
 from harness.engines import registry
 from harness.head import barrier as barriers
-from harness.head.acts import Acts, Refused
+from harness.head.acts import Acts
 from harness.head.attempt import Attempt, Outcome
 from harness.head.before import Before
 from harness.head.control_server import ControlServer
 from harness.head.drains import Drains
 from harness.head.journal import Journal
 from harness.head.live import Live
+from harness.head.operations import Operations, Stop, Wanted
 from harness.head.results import conclude, measure_left_open
 from harness.head.roster import Replica, Roster
 from harness.head.runbook import RunBook
-from harness.head.snapshot import SnapshotBuilder, View, timeline_columns
+from harness.head.snapshot import timeline_columns
 from harness.head.stragglers import StragglerDuty
+from harness.head.telemetry import Telemetry
 from harness.head.workers import Workers
 from harness.records.errors import RecordError
 from harness.records.journal import JournalWriter
@@ -40,24 +41,6 @@ from harness.spec import RunSpec
 from harness.wire import attempt as up
 from harness.wire import control, sockets, states
 from harness.wire.keys import ServerKeys
-
-_DRAIN_ON_STOP_S = 10.0
-
-
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """An attempt that somebody asked for."""
-
-    kind: str
-    qps: float
-    supersedes: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Stop:
-    who: str
-    why: str
-    aborted: bool
 
 
 class Supervisor:
@@ -87,22 +70,14 @@ class Supervisor:
             on_beat=self.duty.observe,
         )
         self.drains = Drains(self.roster, time.monotonic, self._recycle, self._evict, {}, set())
-        self.acts = Acts(self, self.roster, self.drains, self.journal, spec, time.monotonic)
+        self.ops = Operations(self, spec)
+        self.acts = Acts(self.ops, self.roster, self.drains, self.journal, spec, time.monotonic)
         self.cluster: Cluster = LocalCluster(folder, spec)
         self.attempt: Attempt | None = None
-        self._builder = SnapshotBuilder(self.roster, self.live)
-        self._barrier: barriers.BarrierView | None = None
-        self._wanted: Wanted | None = Wanted(spec.load.kind, spec.load.target_qps)
-        self._stopping: Stop | None = None
-        self._changed = asyncio.Event()  # _wanted or _stopping was set
-        self._paused = False
-        self._rate_qps = spec.load.target_qps
-        self._snapshots = 0
-        self._published_version = 0
+        self.barrier: barriers.BarrierView | None = None
+        self.telemetry = Telemetry(self)
         self._second = 0
         self._swept_s = time.monotonic()
-        self._cpu = (time.monotonic(), time.process_time(), 0.0)
-        self._cpu_percent = (0.0, 0.0)
         self._flushing: asyncio.Task[None] | None = None
         self._evictions: dict[str, int] = {}
         self._later: set[asyncio.TimerHandle] = set()
@@ -136,10 +111,10 @@ class Supervisor:
             if replica is not None and replica.state == states.READY:
                 self._drain_again(replica)
         while True:
-            while self._wanted is not None and self._stopping is None:
-                wanted, self._wanted = self._wanted, None
+            while self.ops.wanted is not None and self.ops.stopping is None:
+                wanted, self.ops.wanted = self.ops.wanted, None
                 await self._one_attempt(wanted)
-            if self._stopping is not None or not await self._keep_warm():
+            if self.ops.stopping is not None or not await self._keep_warm():
                 return self._end_of_run()
 
     async def _take_up(self) -> Before:
@@ -152,8 +127,7 @@ class Supervisor:
                 self.roster.by_slot[slot].waived = True
         last = self.book.last_attempt
         if last is not None:
-            self._rate_qps = last.target_qps
-            self._wanted = Wanted(last.kind, last.target_qps)
+            self.ops.want(Wanted(last.kind, last.target_qps))
         for attempt in self.book.attempts:
             if not attempt.rates:
                 await asyncio.to_thread(measure_left_open, attempt, self.folder)
@@ -173,15 +147,15 @@ class Supervisor:
                 waited_s=time.monotonic() - began,
                 why_no_node=self._why_no_node,
             )
-            self._barrier = view
-            if self._stopping is not None:
-                return self._end(states.ABORTED, "ABORTED", [self._stopping.why or f"stopped by {self._stopping.who}"])
+            self.barrier = view
+            if self.ops.stopping is not None:
+                return self._end(states.ABORTED, "ABORTED", [self.ops.stopping.why or f"stopped by {self.ops.stopping.who}"])
             if view.gave_up:
                 return self._end(states.FAILED, "CRASHED", [view.gave_up, *view.missing[:10]])
             if view.open:
                 if view.note:
                     self.journal.note("barrier.quorum", why=view.note, level="warn")
-                self._barrier = None
+                self.barrier = None
                 self._to_phase(states.READY, view.note or f"{view.ready} replicas READY")
                 return None
             self._to_phase(view.phase, "")
@@ -189,11 +163,11 @@ class Supervisor:
 
     async def _keep_warm(self) -> bool:
         """True when another attempt is wanted."""
-        if self._wanted is None and self._stopping is None:
-            self._changed.clear()
+        if self.ops.wanted is None and self.ops.stopping is None:
+            self.ops.changed.clear()
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._changed.wait(), self.spec.fleet.keep_warm_s)
-        return self._wanted is not None and self._stopping is None
+                await asyncio.wait_for(self.ops.changed.wait(), self.spec.fleet.keep_warm_s)
+        return self.ops.wanted is not None and self.ops.stopping is None
 
     async def _one_attempt(self, wanted: Wanted) -> None:
         load = self.spec.load.model_copy(update={"kind": wanted.kind, "target_qps": wanted.qps})
@@ -201,7 +175,7 @@ class Supervisor:
         attempt = Attempt(record, self.spec.model_copy(update={"load": load}), self.folder, self._context, self._on_driver)
         self.live.begin(wanted.qps)
         self.duty.begin(load.duration_s)
-        self._rate_qps, self._paused = wanted.qps, False
+        self.ops.begin(wanted.qps)
         self.attempt = attempt
         self.journal.attempt = record.number
         self.journal.note("attempt.start", subject=str(record.number), why=f"{load.kind} {load.scenario} at {wanted.qps:g} QPS")
@@ -211,8 +185,8 @@ class Supervisor:
             attempt.admit(replica)
         self._to_phase(states.MEASURING, f"attempt {record.number}")
         self.book.save()
-        if self._stopping is not None:
-            self._end_attempt_for_stop(self._stopping)
+        if self.ops.stopping is not None:
+            self.ops.end_attempt_for(self.ops.stopping)
         await attempt.ended.wait()
         await self._conclude(attempt)
 
@@ -258,7 +232,7 @@ class Supervisor:
     def _end_of_run(self) -> str:
         last = self.book.last_attempt
         if last is None:
-            stop = self._stopping
+            stop = self.ops.stopping
             return self._end(states.ABORTED, "ABORTED", [stop.why if stop and stop.why else "stopped before an attempt began"])
         phase = {"CRASHED": states.FAILED, "ABORTED": states.ABORTED}.get(last.verdict, states.DONE)
         return self._end(phase, last.verdict, last.reasons)
@@ -280,8 +254,8 @@ class Supervisor:
         await self._flush(final=True)
         self.journal.note("head.end", why=f"run {self.phase}")
         self.book.save()
-        self._publish_snapshot(time.monotonic())
-        self._publish_roster()
+        self.telemetry.publish_snapshot(time.monotonic())
+        self.telemetry.publish_roster()
         for handle in self._later:
             handle.cancel()
         await asyncio.sleep(0.3)
@@ -309,8 +283,8 @@ class Supervisor:
         if new_second:
             self._second = math.floor(now)
             self._each_second(now)
-        self._publish_roster()
-        snapshot = self._publish_snapshot(now)
+        self.telemetry.publish_roster()
+        snapshot = self.telemetry.publish_snapshot(now)
         if new_second:  # a row a slot for the record, from the snapshot that screens got
             self.writer.timeline(snapshot.attempt, snapshot.unix, timeline_columns(snapshot), self._slots)
         if self.writer.due() and (self._flushing is None or self._flushing.done()):
@@ -337,7 +311,7 @@ class Supervisor:
             self._keep_totals(self.attempt)
         self.duty.judge(now)
         self.live.tick_series(time.time(), self.roster.ready)
-        self._measure_cpu(now)
+        self.telemetry.measure_cpu(now)
 
     def _keep_totals(self, attempt: Attempt) -> None:
         """For whoever reads run.json meanwhile, and for the next head should this one be killed."""
@@ -351,51 +325,8 @@ class Supervisor:
             }
             self.book.save()
 
-    def _measure_cpu(self, now: float) -> None:
-        then, own, driver = self._cpu
-        own_now = time.process_time()
-        driver_now = self.live.batch.cpu_s if self.live.batch is not None else 0.0
-        span = max(1e-3, now - then)
-        self._cpu_percent = (100 * (own_now - own) / span, max(0.0, 100 * (driver_now - driver) / span))
-        self._cpu = (now, own_now, driver_now)
-
-    def _publish_snapshot(self, now: float) -> control.FleetSnapshot:
-        self._snapshots += 1
-        head_cpu, driver_cpu = self._cpu_percent
-        view = View(
-            seq=self._snapshots,
-            head_epoch=self.book.epoch,
-            phase=self.phase,
-            phase_since_unix=self.phase_since_unix,
-            attempt=self.attempt,
-            barrier=self._barrier,
-            judgement=self.duty.judgement,
-            straggler_note=self.duty.note(now),
-            mechanism=self.mechanism,
-            paused=self._paused,
-            policy=self.duty.policy,
-            controller=self.acts.controller,
-            synthetic=self.synthetic,
-            head_cpu_percent=head_cpu,
-            driver_cpu_percent=driver_cpu,
-            target_qps=self._rate_qps,
-        )
-        snapshot = self._builder.build(view, now)
-        self.server.publish(snapshot)
-        return snapshot
-
     def _publish_entry(self, entry: control.JournalEntry) -> None:
         self.server.publish(control.JournalNews([entry]))
-
-    def _publish_roster(self) -> None:
-        if self.roster.version == self._published_version:
-            return
-        self._published_version = self.roster.version
-        changed = self._slot_infos(self.roster.take_changed())
-        self.server.publish(control.RosterNews(self.roster.version, changed, list(self.book.attempts)))
-
-    def _slot_infos(self, replicas: list[Replica]) -> list[control.SlotInfo]:
-        return [replica.info(str(self.folder.log_of_slot(replica.slot))) for replica in replicas]
 
     # --- the record --------------------------------------------------------------------------------------
 
@@ -414,9 +345,8 @@ class Supervisor:
         """A run whose record has holes is not worth finishing: end the attempt, keep what is there."""
         if self.attempt is not None:
             self.attempt.end(Outcome(False, f"the record cannot be written: {reason}"))
-        if self._stopping is None:
-            self._stopping = Stop("head", f"the record cannot be written: {reason}", aborted=False)
-            self._changed.set()
+        if self.ops.stopping is None:
+            self.ops.stop_for(Stop("head", f"the record cannot be written: {reason}", aborted=False))
 
     # --- messages ----------------------------------------------------------------------------------------
 
@@ -426,31 +356,9 @@ class Supervisor:
         elif isinstance(message, control.GetState):
             if role == "operator":
                 self.acts.seen(message.operator)
-            self.server.send(peer, self._state(message, role))
+            self.server.send(peer, self.telemetry.state(message, role))
         else:
             self.workers.handle(peer, message)
-
-    def _state(self, request: control.GetState, role: str) -> control.RunState:
-        tail = list(self.journal.tail)[-request.journal_tail :] if request.journal_tail > 0 else []
-        return control.RunState(
-            request_id=request.request_id,
-            run=self.folder.name,
-            spec=self.spec.model_dump_json().encode(),
-            head_epoch=self.book.epoch,
-            phase=self.phase,
-            roster_version=self.roster.version,
-            slots=self._slot_infos(self.roster.replicas),
-            attempts=list(self.book.attempts),
-            journal=tail,
-            series=self.live.series,
-            role=role,
-            controller=self.acts.controller,
-            record=str(self.folder.path),
-            started_unix=self.book.run.started_unix,
-            telemetry=self.server.telemetry,
-            synthetic=self.synthetic,
-            head_versions=self.book.run.versions,
-        )
 
     def _on_driver(self, message: up.ToSupervisor) -> None:
         attempt = self.attempt
@@ -552,125 +460,6 @@ class Supervisor:
                 return f"worker {worker.name} is registered, no REGISTER from this replica yet"
         return self.cluster.why_missing(node)
 
-    # --- what acts ask for (harness.head.acts.Run) -------------------------------------------------------
-
     @property
     def attempt_running(self) -> bool:
-        return self.attempt is not None and self.attempt.running
-
-    @property
-    def policy(self) -> str:
-        return self.duty.policy
-
-    @property
-    def rate_qps(self) -> float:
-        return self._rate_qps
-
-    @property
-    def mechanism(self) -> str:
-        attempt = self.attempt
-        if self.phase in states.RUN_ENDED or self._stopping is not None:
-            return ""
-        if attempt is None:
-            return "next attempt"
-        return "at once" if attempt.spec.load.kind == "explore" else "new attempt"
-
-    def outstanding(self, replica: Replica) -> int:
-        return int(self.live.outstanding[replica.index]) if self.attempt_running else 0
-
-    def count_act(self, name: str, subject: str) -> None:
-        if self.attempt is not None:
-            self.attempt.acts.append((name, subject))
-            self.attempt.record.acts = len(self.attempt.acts)
-
-    def set_rate(self, qps: float, who: str, why: str) -> str:
-        attempt, before = self.attempt, self._rate_qps
-        if self._stopping is not None or self.phase in states.RUN_ENDED:
-            raise Refused("the run is ending")
-        if attempt is None or not attempt.running:
-            if self._wanted is None:
-                raise Refused("no attempt is running; start one (start_attempt)")
-            self._wanted = Wanted(self._wanted.kind, qps, self._wanted.supersedes)
-            self._rate_qps = qps
-            return f"the next attempt runs at {qps:g} QPS (was {before:g})"
-        if attempt.ending:
-            if self._wanted is None:
-                raise Refused(f"attempt {attempt.number} is ending and no other is wanted")
-            self._wanted = Wanted(self._wanted.kind, qps, self._wanted.supersedes)
-            self._rate_qps = qps
-            return f"the next attempt runs at {qps:g} QPS (was {before:g})"
-        if attempt.spec.load.kind == "explore":
-            self._rate_qps, self._paused = qps, False
-            attempt.tell(up.SetRate(qps))
-            return f"{before:g} → {qps:g} QPS, at once (exploration)"
-        self._rate_qps = qps
-        self._wanted = Wanted(attempt.spec.load.kind, qps, attempt.number)
-        attempt.end(Outcome(False, f"superseded by an attempt at {qps:g} QPS, asked for by {who}", "SUPERSEDED"))
-        return (
-            f"LoadGen fixes its schedule at the start: attempt {attempt.number} ends as SUPERSEDED, "
-            f"the next one runs at {qps:g} QPS on the same warm replicas"
-        )
-
-    def pause(self, paused: bool) -> str:
-        attempt = self.attempt
-        if attempt is None or attempt.spec.load.kind != "explore":
-            raise Refused("only an explore attempt can pause: LoadGen's schedule is fixed")
-        self._paused = paused
-        attempt.tell(up.SetRate(0.0 if paused else self._rate_qps))
-        return "issuing is paused" if paused else f"issuing at {self._rate_qps:g} QPS again"
-
-    def start_attempt(self, kind: str | None, qps: float | None, who: str, why: str) -> str:
-        if self._stopping is not None or self.phase in states.RUN_ENDED:
-            raise Refused("the run is ending")
-        kinds = ("performance", "accuracy", "explore")
-        if kind is not None and kind not in kinds:
-            raise Refused(f"kind {kind!r} is none of {', '.join(kinds)}")
-        if kind == "explore" and self.spec.load.scenario == "Offline":
-            raise Refused("explore paces a rate: it needs a run with load.scenario = Server")
-        if qps is not None and not (math.isfinite(qps) and 0 < qps <= 1_000_000):
-            raise Refused(f"qps {qps:g} is not a rate: more than 0, at most 1,000,000")
-        if self.attempt_running:
-            raise Refused(f"attempt {self.book.next_number - 1} is running; end it first (abort), or change its rate (set_rate)")
-        self._wanted = Wanted(kind or self.spec.load.kind, qps or self._rate_qps)
-        self._changed.set()
-        return f"attempt {self.book.next_number}: {self._wanted.kind} at {self._wanted.qps:g} QPS"
-
-    def abort(self, who: str, why: str) -> str:
-        attempt = self.attempt
-        if attempt is None or not attempt.running:
-            raise Refused("no attempt is running")
-        self._wanted = None
-        self._end_attempt_for_stop(Stop(who, why, aborted=True))
-        warm = self.spec.fleet.keep_warm_s
-        then = f"the fleet stays warm for {warm:g} s" if warm else "the run ends with it (fleet.keep_warm_s = 0)"
-        return f"attempt {attempt.number} ends as ABORTED; {then}"
-
-    def stop(self, who: str, why: str, *, aborted: bool) -> str:
-        if self._stopping is not None:
-            return "the run is ending already"
-        self._stopping = Stop(who, why, aborted)
-        self._changed.set()
-        self._wanted = None
-        if self.attempt is not None:
-            self._end_attempt_for_stop(self._stopping)
-            return f"attempt {self.attempt.number} ends, then the fleet stops"
-        return "the fleet stops"
-
-    def _end_attempt_for_stop(self, stop: Stop) -> None:
-        attempt = self.attempt
-        if attempt is None:
-            return
-        reason = f"stopped by {stop.who}" + (f": {stop.why}" if stop.why else "")
-        load = attempt.spec.load
-        if load.kind != "explore":
-            attempt.end(Outcome(False, reason, "ABORTED"))
-        elif load.duration_s == 0 and not stop.aborted:
-            attempt.finish(Outcome(True, reason), _DRAIN_ON_STOP_S)  # an exploration without end ends like this
-        else:
-            attempt.finish(Outcome(False, reason, "ABORTED"), _DRAIN_ON_STOP_S)
-
-    def set_policy(self, policy: str) -> str:
-        if policy not in ("flag", "drain", "recycle"):
-            raise Refused(f"policy {policy!r} is none of flag, drain, recycle")
-        before, self.duty.policy = self.duty.policy, policy
-        return f"straggler policy {before} → {policy}"
+        return self.ops.attempt_running

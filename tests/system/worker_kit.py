@@ -133,7 +133,7 @@ class FakeHead:
             try:
                 self.router, _ = sockets.server_router(self.context, self.keys, self.endpoint, domain="control")
                 return
-            except zmq.ZMQError:
+            except sockets.CannotListen:
                 assert time.monotonic() < deadline, "the control port was not free again"
                 time.sleep(0.05)
 

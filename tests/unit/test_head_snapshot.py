@@ -63,7 +63,8 @@ def ttfts_of(rows: np.ndarray) -> bytes:
 def a_batch(rows: np.ndarray, **changes: Any) -> Batch:
     fields: dict[str, Any] = {
         "now_ns": 20_000_000_000, "started_unix": 1.0, "issued": 9, "scheduled": 10, "completed": 5, "failed": 0,
-        "redispatched": 1, "held": 2, "in_flight": 4, "stale": 0, "target_qps": 10.0, "cpu_s": 1.0, "planned": 0, "ttfts": ttfts_of(rows), "rows": rows.tobytes(),
+        "redispatched": 1, "held": 2, "in_flight": 4, "stale": 0, "target_qps": 10.0, "cpu_s": 1.0, "planned": 0,
+        "ttfts": ttfts_of(rows), "rows": rows.tobytes(),
         "outstanding": np.arange(N, dtype="<i4").tobytes(), "oldest_ms": (500 * np.arange(N, dtype="<i4")).tobytes(),
     }  # fmt: skip
     return Batch(**{**fields, **changes})

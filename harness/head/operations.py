@@ -1,0 +1,199 @@
+"""What operators want of the run: the next attempt, another rate, a pause, the end. The load side of acts.
+
+Holds the wishes (`wanted`, `stopping`, the rate); the supervisor's one coroutine looks at them and carries them out. A
+LoadGen attempt cannot change its rate, so a new rate there is a wish for another attempt and the end of this one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from dataclasses import dataclass
+from typing import Protocol
+
+from harness.head.acts import Refused
+from harness.head.attempt import Attempt, Outcome
+from harness.head.live import Live
+from harness.head.roster import Replica
+from harness.head.runbook import RunBook
+from harness.head.stragglers import StragglerDuty
+from harness.spec import RunSpec
+from harness.wire import attempt as up
+from harness.wire import states
+
+_DRAIN_ON_STOP_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """An attempt that somebody asked for."""
+
+    kind: str
+    qps: float
+    supersedes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    who: str
+    why: str
+    aborted: bool
+
+
+class Head(Protocol):
+    """What operations need of the supervisor."""
+
+    attempt: Attempt | None
+    phase: str
+    book: RunBook
+    live: Live
+    duty: StragglerDuty
+
+    def start_slot(self, replica: Replica) -> None: ...
+
+
+class Operations:
+    """Implements harness.head.acts.Run."""
+
+    def __init__(self, head: Head, spec: RunSpec) -> None:
+        self._head = head
+        self._spec = spec
+        self.wanted: Wanted | None = Wanted(spec.load.kind, spec.load.target_qps)
+        self.stopping: Stop | None = None
+        self.changed = asyncio.Event()  # wanted or stopping was set
+        self.paused = False
+        self.rate_qps = spec.load.target_qps
+
+    def want(self, wanted: Wanted) -> None:
+        self.wanted, self.rate_qps = wanted, wanted.qps
+
+    def stop_for(self, stop: Stop) -> None:
+        self.stopping = stop
+        self.changed.set()
+
+    def begin(self, qps: float) -> None:
+        """An attempt starts."""
+        self.rate_qps, self.paused = qps, False
+
+    def start_slot(self, replica: Replica) -> None:
+        self._head.start_slot(replica)
+
+    @property
+    def attempt_running(self) -> bool:
+        return self._head.attempt is not None and self._head.attempt.running
+
+    @property
+    def policy(self) -> str:
+        return self._head.duty.policy
+
+    @property
+    def mechanism(self) -> str:
+        attempt = self._head.attempt
+        if self._head.phase in states.RUN_ENDED or self.stopping is not None:
+            return ""
+        if attempt is None:
+            return "next attempt"
+        return "at once" if attempt.spec.load.kind == "explore" else "new attempt"
+
+    def outstanding(self, replica: Replica) -> int:
+        return int(self._head.live.outstanding[replica.index]) if self.attempt_running else 0
+
+    def count_act(self, name: str, subject: str) -> None:
+        if self._head.attempt is not None:
+            self._head.attempt.acts.append((name, subject))
+            self._head.attempt.record.acts = len(self._head.attempt.acts)
+            self._head.book.save()
+
+    def set_rate(self, qps: float, who: str, why: str) -> str:
+        attempt, before = self._head.attempt, self.rate_qps
+        if self.stopping is not None or self._head.phase in states.RUN_ENDED:
+            raise Refused("the run is ending")
+        if attempt is None or not attempt.running:
+            if self.wanted is None:
+                raise Refused("no attempt is running; start one (start_attempt)")
+            self.wanted = Wanted(self.wanted.kind, qps, self.wanted.supersedes)
+            self.rate_qps = qps
+            return f"the next attempt runs at {qps:g} QPS (was {before:g})"
+        if attempt.ending:
+            if self.wanted is None:
+                raise Refused(f"attempt {attempt.number} is ending and no other is wanted")
+            self.wanted = Wanted(self.wanted.kind, qps, self.wanted.supersedes)
+            self.rate_qps = qps
+            return f"the next attempt runs at {qps:g} QPS (was {before:g})"
+        if attempt.spec.load.kind == "explore":
+            self.rate_qps, self.paused = qps, False
+            attempt.tell(up.SetRate(qps))
+            return f"{before:g} → {qps:g} QPS, at once (exploration)"
+        self.rate_qps = qps
+        self.wanted = Wanted(attempt.spec.load.kind, qps, attempt.number)
+        attempt.end(Outcome(False, f"superseded by an attempt at {qps:g} QPS, asked for by {who}", "SUPERSEDED"))
+        return (
+            f"LoadGen fixes its schedule at the start: attempt {attempt.number} ends as SUPERSEDED, "
+            f"the next one runs at {qps:g} QPS on the same warm replicas"
+        )
+
+    def pause(self, paused: bool) -> str:
+        attempt = self._head.attempt
+        if attempt is None or attempt.spec.load.kind != "explore":
+            raise Refused("only an explore attempt can pause: LoadGen's schedule is fixed")
+        self.paused = paused
+        attempt.tell(up.SetRate(0.0 if paused else self.rate_qps))
+        return "issuing is paused" if paused else f"issuing at {self.rate_qps:g} QPS again"
+
+    def start_attempt(self, kind: str | None, qps: float | None, who: str, why: str) -> str:
+        if self.stopping is not None or self._head.phase in states.RUN_ENDED:
+            raise Refused("the run is ending")
+        kinds = ("performance", "accuracy", "explore")
+        if kind is not None and kind not in kinds:
+            raise Refused(f"kind {kind!r} is none of {', '.join(kinds)}")
+        if kind == "explore" and self._spec.load.scenario == "Offline":
+            raise Refused("explore paces a rate: it needs a run with load.scenario = Server")
+        if qps is not None and not (math.isfinite(qps) and 0 < qps <= 1_000_000):
+            raise Refused(f"qps {qps:g} is not a rate: more than 0, at most 1,000,000")
+        if self.attempt_running:
+            raise Refused(
+                f"attempt {self._head.book.next_number - 1} is running; end it first (abort), or change its rate (set_rate)"
+            )
+        self.wanted = Wanted(kind or self._spec.load.kind, qps or self.rate_qps)
+        self.changed.set()
+        return f"attempt {self._head.book.next_number}: {self.wanted.kind} at {self.wanted.qps:g} QPS"
+
+    def abort(self, who: str, why: str) -> str:
+        attempt = self._head.attempt
+        if attempt is None or not attempt.running:
+            raise Refused("no attempt is running")
+        self.wanted = None
+        self.end_attempt_for(Stop(who, why, aborted=True))
+        warm = self._spec.fleet.keep_warm_s
+        then = f"the fleet stays warm for {warm:g} s" if warm else "the run ends with it (fleet.keep_warm_s = 0)"
+        return f"attempt {attempt.number} ends as ABORTED; {then}"
+
+    def stop(self, who: str, why: str, *, aborted: bool) -> str:
+        if self.stopping is not None:
+            return "the run is ending already"
+        self.stopping = Stop(who, why, aborted)
+        self.changed.set()
+        self.wanted = None
+        if self._head.attempt is not None:
+            self.end_attempt_for(self.stopping)
+            return f"attempt {self._head.attempt.number} ends, then the fleet stops"
+        return "the fleet stops"
+
+    def end_attempt_for(self, stop: Stop) -> None:
+        attempt = self._head.attempt
+        if attempt is None:
+            return
+        reason = f"stopped by {stop.who}" + (f": {stop.why}" if stop.why else "")
+        load = attempt.spec.load
+        if load.kind != "explore":
+            attempt.end(Outcome(False, reason, "ABORTED"))
+        elif load.duration_s == 0 and not stop.aborted:
+            attempt.finish(Outcome(True, reason), _DRAIN_ON_STOP_S)  # an exploration without end ends like this
+        else:
+            attempt.finish(Outcome(False, reason, "ABORTED"), _DRAIN_ON_STOP_S)
+
+    def set_policy(self, policy: str) -> str:
+        if policy not in ("flag", "drain", "recycle"):
+            raise Refused(f"policy {policy!r} is none of flag, drain, recycle")
+        before, self._head.duty.policy = self._head.duty.policy, policy
+        return f"straggler policy {before} → {policy}"
