@@ -37,6 +37,7 @@ class LiveScreen(PaintedScreen):
         super().__init__()
         self._store, self._view = store, view
         self._layout_key: tuple[object, ...] = ()
+        self._seen = (False, 0)
 
     def compose(self) -> ComposeResult:
         store = self._store
@@ -77,6 +78,10 @@ class LiveScreen(PaintedScreen):
 
     def paint(self, due: Due) -> int:
         self._arrange()
+        seen = (self._store.snapshot is not None, len(self._store.slots))
+        if seen != self._seen:  # the first numbers, or another fleet: not a moment later
+            self._seen, due = seen, EVERYTHING
+            self._view.force()
         lines = 0
         for painted in self.query(Painted):
             if not painted.display or painted.region.height == 0:

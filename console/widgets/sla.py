@@ -176,7 +176,7 @@ class StragglerPane(Painted):
         if snap is not None and snap.fleet_slow:
             lines.append(strip_of([("▲ the whole fleet is slow: no replica is singled out", ink.warn)], width))
         note = snap.straggler_note if snap is not None and not store.ended else ""
-        why = [strip_of([(text, ink.muted)], width) for text in textwrap.wrap(note and f"nobody judged: {note}", width)[:2]]
+        why = [strip_of([(text, ink.muted)], width) for text in textwrap.wrap(note, width)[:2]]
         faults = self._faults()
         lines += [self._fault(position, width) for position in faults[: max(0, height - len(lines) - len(why) - 1)]]
         if snap is not None and not store.ended:

@@ -25,7 +25,7 @@ def sample_fleet(kind: str = "") -> ScriptedFleet:
     elif kind == "draining":
         fleet.phase, fleet.attempt_state = "DRAINING", "draining"
     elif kind in ("demo", "pods"):
-        fleet.straggler_note = "the first 60 s of an attempt are not judged, 22 s to go"
+        fleet.straggler_note = "not judged yet: grace for 22 s more"
         fleet._skill[5] = 0.7
     return fleet
 

@@ -126,13 +126,13 @@ async def test_order_and_numbers_of_the_table_are_of_the_same_moment(make_app: A
 
 async def test_straggler_panel_says_why_nobody_is_judged_and_who_stands_out(make_app: AppMaker) -> None:
     fleet = ScriptedFleet(nodes=8, gpus=8)
-    fleet.straggler_note = "the first 60 s of an attempt are not judged"
+    fleet.straggler_note = "not judged yet: grace for 22 s more"
     fleet._skill[5] = 0.7
     app = make_app(fleet)
     async with app.run_test(size=(120, 36)) as pilot:
         await settle(pilot, app)
         panel = text_of(app.screen.query_one("#stragglers"))
-        assert "nobody judged: the first 60 s of an attempt" in panel
+        assert "not judged yet: grace for 22 s more" in panel
         assert "no straggler" not in panel
         assert "outlier  node000/gpu5" in panel
         table = app.screen.query_one("#table")

@@ -21,7 +21,8 @@ N = 6
 def a_view(**changes: Any) -> View:
     fields: dict[str, Any] = {
         "seq": 1, "head_epoch": 2, "phase": "READY", "phase_since_unix": 5.0, "attempt": None, "barrier": None,
-        "judgement": None, "straggler_note": "", "mechanism": "", "paused": False, "policy": "flag", "controller": "", "synthetic": True,
+        "judgement": None, "straggler_note": "",
+        "mechanism": "", "paused": False, "policy": "flag", "controller": "", "synthetic": True,
         "head_cpu_percent": 1.0, "driver_cpu_percent": 2.0, "target_qps": 10.0,
     }  # fmt: skip
     return View(**{**fields, **changes})
