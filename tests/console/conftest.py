@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
-from console_helpers import HandClock
+from console_helpers import AppMaker, HandClock
 
 from console.app import PacelineApp
 from console.feeds.scripted import ScriptedFeed, ScriptedFleet
@@ -25,9 +23,6 @@ def store(hand_clock: HandClock) -> FleetStore:
     filled.apply(fleet.run_state())
     filled.apply(fleet.snapshot())
     return filled
-
-
-AppMaker = Callable[..., PacelineApp]
 
 
 @pytest.fixture

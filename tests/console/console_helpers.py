@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from textual.pilot import Pilot
@@ -9,6 +10,8 @@ from textual.widget import Widget
 
 from console.app import PacelineApp
 from console.widgets.clock import EVERYTHING
+
+AppMaker = Callable[..., PacelineApp]
 
 
 class HandClock:

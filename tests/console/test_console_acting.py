@@ -7,8 +7,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from conftest import AppMaker
-from console_helpers import HandClock, settle, text_of
+from console_helpers import AppMaker, HandClock, settle, text_of
 from test_console_screens import feed_of
 from textual.widgets import Button, Input, Static
 

@@ -9,8 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from conftest import AppMaker
-from console_helpers import HandClock, settle, text_of
+from console_helpers import AppMaker, HandClock, settle, text_of
 from test_console_screens import feed_of
 
 from console.app import PacelineApp

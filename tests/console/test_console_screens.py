@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from conftest import AppMaker
-from console_helpers import HandClock, settle, text_of
+from console_helpers import AppMaker, HandClock, settle, text_of
 from textual.widgets import Button, Input
 
 from console.actions import ACTIONS

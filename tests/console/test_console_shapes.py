@@ -5,8 +5,7 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 import pytest
-from conftest import AppMaker
-from console_helpers import settle, text_of
+from console_helpers import AppMaker, settle, text_of
 from test_console_screens import feed_of
 
 from console.feeds.scripted import ScriptedFleet
