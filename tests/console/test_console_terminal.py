@@ -6,15 +6,17 @@ import fcntl
 import os
 import pty
 import select
-import signal
 import struct
+import subprocess
 import sys
 import termios
 import time
 from pathlib import Path
 
+# A session leader that takes the terminal as its own, so that losing it means SIGHUP as it does for a person.
 PROGRAM = """
-import sys
+import fcntl, sys, termios
+fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 sys.path.insert(0, {folder!r})
 from sample import sample_app
 result = sample_app().run()
@@ -33,21 +35,22 @@ def read_until(fd: int, wanted: bytes, seconds: float) -> bytes:
 def test_losing_the_terminal_detaches(tmp_path: Path) -> None:
     result = tmp_path / "result"
     program = PROGRAM.format(folder=str(Path(__file__).parent), result=str(result))
-    pid, terminal = pty.fork()
-    if pid == 0:
-        os.environ["TERM"] = "xterm-256color"
-        os.execv(sys.executable, [sys.executable, "-c", program])
+    terminal, inside = pty.openpty()
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+    console = subprocess.Popen(
+        [sys.executable, "-c", program],
+        stdin=inside,
+        stdout=inside,
+        stderr=inside,
+        env={**os.environ, "TERM": "xterm-256color"},
+        start_new_session=True,
+    )
+    os.close(inside)
     try:
-        fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
         assert b"SYNTHETIC" in read_until(terminal, b"SYNTHETIC", 30)
         os.close(terminal)
-        deadline_s = time.monotonic() + 15
-        while os.waitpid(pid, os.WNOHANG)[0] == 0:
-            assert time.monotonic() < deadline_s, "the console outlived its terminal"
-            time.sleep(0.05)
-        pid = 0
+        console.wait(15)
         assert result.read_text() == "detached"
     finally:
-        if pid:
-            os.kill(pid, signal.SIGKILL)
-            os.waitpid(pid, 0)
+        console.kill()
+        console.wait(5)
