@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from harness.cluster.base import ClusterError, NodeEvent, Place
-from harness.cluster.procinfo import end_group, is_alive, kill_group, start_ticks
+from harness.cluster.procinfo import end_group, ended_in_words, is_alive, kill_group, start_ticks
+from harness.records.files import write_atomically
 from harness.records.layout import RunFolder
 from harness.spec import RunSpec
 
@@ -121,7 +122,8 @@ class LocalCluster:
         if now_s - worker.started_s > _STABLE_S:
             worker.deaths = 0
         worker.deaths += 1
-        worker.reason = f"worker {worker.name} (process {worker.pid}) {_ended(status)}"
+        ended = ended_in_words(status) if status is not None else "ended"
+        worker.reason = f"worker {worker.name} (process {worker.pid}) {ended}"
         worker.pid, worker.process = 0, None
         if worker.deaths > self._fleet.max_restarts:
             return NodeEvent(worker.name, worker.nodes, "gave_up", f"{worker.reason}; {worker.deaths} times, not started again")
@@ -131,9 +133,7 @@ class LocalCluster:
 
     def _remember(self) -> None:
         known = [{"name": w.name, "nodes": list(w.nodes), "pid": w.pid, "ticks": w.ticks} for w in self._workers if w.pid]
-        aside = self._known.with_suffix(".tmp")
-        aside.write_text(json.dumps(known))
-        aside.rename(self._known)
+        write_atomically(self._known, json.dumps(known).encode())
 
     def _remembered(self) -> dict[str, tuple[int, int]]:
         return _workers_of(self._known)
@@ -166,16 +166,6 @@ def _head_process(folder: RunFolder) -> tuple[int, int] | None:
         return _process_of(json.loads(folder.head_json.read_text()))
     except (OSError, ValueError):
         return None
-
-
-def _ended(status: int | None) -> str:
-    if status is None:
-        return "ended"
-    if status < 0:
-        with contextlib.suppress(ValueError):
-            return f"was ended by {signal.Signals(-status).name}"
-        return f"was ended by signal {-status}"
-    return f"exited with status {status}"
 
 
 def _spawn(command: list[str], log: Path) -> subprocess.Popen[bytes]:

@@ -42,3 +42,15 @@ def kill_group(pid: int, ticks: int | None) -> None:
         return  # somebody else's process has this number now
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, signal.SIGKILL)
+
+
+def ended_in_words(status: int) -> str:
+    """How a process ended, from its return code; completes "the process …"."""
+    if status < 0:
+        try:
+            return f"was killed by {signal.Signals(-status).name}"
+        except ValueError:
+            return f"was killed by signal {-status}"
+    if status - 128 in (signal.SIGTERM, signal.SIGINT):
+        return f"ended after {signal.Signals(status - 128).name}"
+    return "ended by itself (exit code 0)" if status == 0 else f"ended with exit code {status}"

@@ -158,12 +158,14 @@ class Dispatcher:
                     self._housekeeping(now)
             except TriesExhausted as error:
                 self.fail(str(error))
-            if self._flush_and_stop:
+            stopping = self._flush_and_stop  # read once a turn: another thread sets it
+            if stopping:
                 self._hand_over()
+                self._abandon()
                 self._outgoing.append(self._batch(self._clock()))
             while self._outgoing:
                 self._pair.send(encode(self._outgoing.popleft()))
-            if self._flush_and_stop:
+            if stopping:
                 return
 
     def fail(self, reason: str) -> None:
@@ -259,7 +261,6 @@ class Dispatcher:
         if self._completes:
             finished, self._completes = self._completes, []
             sink.complete(finished)
-            self.completed += len(finished)
 
     def _first(self, identity: bytes, message: data.First, token: bytes, now: int) -> None:
         sample = self._counted(message, identity, now)
@@ -282,7 +283,15 @@ class Dispatcher:
         sample.queue_us, sample.prefill_us = message.queue_us, message.prefill_us
         member = self.ledger.complete(sample, now)
         self._completes.append((sample.handle, tokens))
+        self.completed += 1
         self._rows.add(sample, member, self._n_prompt[sample.index], n_tokens, self.zero_ns, now, message.decode_us)
+
+    def _abandon(self) -> None:
+        """An exploration that drained in vain: what it leaves behind is a row too."""
+        if not self.closing:
+            return
+        for sample in (*self.ledger.inflight.values(), *self.ledger.waiting):
+            self._rows.add(sample, sample.member, self._n_prompt[sample.index], 0, self.zero_ns, -1, -1)
 
     def _counted(self, message: data.First | data.Complete, identity: bytes, now: int) -> Sample | None:
         """The exactly-once gate: None for whatever does not count."""
@@ -379,7 +388,7 @@ class Dispatcher:
     def _obey(self, message: up.ToDriver, now: int) -> None:
         if isinstance(message, up.Admit):
             self.admit(message)
-        elif isinstance(message, up.Hold | up.Release | up.Drop):
+        elif isinstance(message, up.Hold | up.Drop):
             admitted = self._admitted.get(message.slot)
             if admitted is None or admitted.incarnation != message.incarnation:
                 return
@@ -389,10 +398,6 @@ class Dispatcher:
                 self._drain_reported.discard(message.slot)
                 if member is not None:
                     self.ledger.hold(member)
-            elif isinstance(message, up.Release):
-                self._held.discard(message.slot)
-                if member is not None:
-                    self.ledger.release(member, now)
             else:
                 self._held.discard(message.slot)
                 del self._admitted[message.slot]

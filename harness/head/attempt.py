@@ -21,6 +21,7 @@ from pathlib import Path
 
 import zmq
 
+from harness.cluster.procinfo import ended_in_words
 from harness.driver.config import DriverConfig
 from harness.head.roster import Replica
 from harness.records.layout import RunFolder
@@ -60,6 +61,7 @@ class Attempt:
         self.log = folder.log(f"driver-{record.number}")
         self.endpoint = ""
         self.phase = "starting"
+        self.in_pool: set[tuple[str, str]] = set()  # (slot, incarnation) whose data connection has stood
         self.acts: list[tuple[str, str]] = []  # (command, slot) of operators and policies
         self.ended = asyncio.Event()
         self.outcome: Outcome | None = None
@@ -146,7 +148,7 @@ class Attempt:
         if status is not None:
             if self._pump is not None and now - self._heard_s < 0.3:
                 return  # its last words may still be in the pipe
-            self._close(Outcome(False, f"the driver {_how(status)}{self._last_words()}"))
+            self._close(Outcome(False, f"the driver {ended_in_words(status)}{self._last_words()}"))
         elif self._quit_by_s is not None and now > self._quit_by_s:
             self.kill()
         elif now - self._heard_s > (_SILENT_S if self.endpoint else _START_S):
@@ -158,22 +160,26 @@ class Attempt:
         if self._process is not None and self._process.poll() is None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self._process.pid, signal.SIGKILL)
-            self._process.wait(5)
 
     def _close(self, outcome: Outcome) -> None:
         if self.ended.is_set():
             return
         self.outcome = self._decided or outcome
-        if self._process is not None:
-            try:
-                self._process.wait(3)
-            except subprocess.TimeoutExpired:
-                self.kill()
         if self._pump is not None:
             self._pump.close()
             self._pump = None
         shutil.rmtree(self._private, ignore_errors=True)
         self.ended.set()
+
+    def reap(self) -> None:
+        """After the end: wait for the process, killing one that lingers. Blocks for seconds: not on the loop."""
+        if self._process is None:
+            return
+        try:
+            self._process.wait(3)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            self._process.wait(5)
 
     def _last_words(self) -> str:
         lines = tail(self.log, 3)
@@ -221,10 +227,3 @@ def tail(path: Path, lines: int) -> list[str]:
     except OSError:
         return []
     return [line for line in text.splitlines() if line.strip()][-lines:]
-
-
-def _how(status: int) -> str:
-    if status < 0:
-        with contextlib.suppress(ValueError):
-            return f"was ended by {signal.Signals(-status).name}"
-    return f"exited with status {status}"

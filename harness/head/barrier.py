@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from harness.head.roster import Roster
+from harness.head.roster import Replica, Roster
 from harness.spec import BarrierSpec, node_name
 from harness.wire import states
 
@@ -36,7 +36,7 @@ def look(roster: Roster, barrier: BarrierSpec, *, waited_s: float, why_no_node: 
         if replica.waived:
             continue
         unregistered += replica.state in (states.NEW, states.LOST, states.REJECTED)
-        missing.append(f"{replica.slot}: {_why(replica.state, replica.reason, replica.note, why_no_node(replica.node))}")
+        missing.append(f"{replica.slot}: {_why(replica, why_no_node)}")
         missing_nodes.add(replica.node)
     phase = states.REGISTERING if unregistered else states.WARMING
     if not missing and ready:
@@ -62,9 +62,10 @@ def _after_deadline(barrier: BarrierSpec, missing: list[str], nodes: set[int], p
     return BarrierView(True, "", missing, phase, ready, f"quorum: {ready} READY without {len(missing)} of {named}")
 
 
-def _why(state: str, reason: str, note: str, node: str) -> str:
+def _why(replica: Replica, why_no_node: Callable[[int], str]) -> str:
+    state, reason, note = replica.state, replica.reason, replica.note
     if state == states.NEW:
-        return node or "no REGISTER"
+        return why_no_node(replica.node) or "no REGISTER"
     if state == states.REGISTERED:
         return "registered, no beat yet"
     if state == states.WARMING:

@@ -25,8 +25,10 @@ class Before:
                 incarnation, nth = str(entry.data.get("incarnation", "")), entry.data.get("nth")
                 if incarnation and isinstance(nth, int):
                     before.lives[entry.subject] = (incarnation, nth)
-                if entry.after in (states.DRAINING, states.DRAINED):
-                    before.drained[entry.subject] = incarnation
-                else:
+                if entry.after not in (states.DRAINING, states.DRAINED):
                     before.drained.pop(entry.subject, None)
+            elif entry.what == "act.drain" and entry.who != "policy":
+                before.drained[entry.subject] = str(entry.data.get("incarnation", ""))
+            elif entry.what in ("act.recycle", "act.evict", "act.readmit"):
+                before.drained.pop(entry.subject, None)
         return before

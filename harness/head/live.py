@@ -32,8 +32,13 @@ class Live:
         """A new attempt: forget the last one's numbers (the series goes on)."""
         self.ttft.reset()
         self.tpot.reset()
-        self.batch: Batch | None = None
+        self.end()
         self.target_qps = target_qps
+
+    def end(self) -> None:
+        """The attempt is over: its rates and queues are nobody's present. Its latencies stay for the last screen."""
+        self.batch: Batch | None = None
+        self.target_qps = 0.0
         self.tokens = 0
         self._offered = RateWindow(_RATE_WINDOW_S)
         self._scheduled = RateWindow(_RATE_WINDOW_S)
@@ -103,6 +108,14 @@ class Live:
             return 0.0, 0.0
         p50, p99 = np.percentile(np.concatenate(self._lags), (50, 99))
         return float(p50) / 1e6, float(p99) / 1e6
+
+    def counted(self) -> dict[str, int]:
+        """The driver's counts as of its last batch; empty before the first."""
+        batch = self.batch
+        if batch is None:
+            return {}
+        names = ("issued", "completed", "failed", "redispatched", "stale")
+        return {name: getattr(batch, name) for name in names}
 
     def tick_series(self, unix: float, ready: int) -> None:
         """Once a second."""

@@ -7,9 +7,10 @@ LoadGen attempt cannot change its rate, so a new rate there is a wish for anothe
 from __future__ import annotations
 
 import asyncio
-import math
 from dataclasses import dataclass
 from typing import Protocol
+
+from pydantic import ValidationError
 
 from harness.head.acts import Refused
 from harness.head.attempt import Attempt, Outcome
@@ -50,6 +51,8 @@ class Head(Protocol):
     duty: StragglerDuty
 
     def start_slot(self, replica: Replica) -> None: ...
+
+    def spec_of(self, wanted: Wanted) -> RunSpec: ...
 
 
 class Operations:
@@ -98,6 +101,14 @@ class Operations:
     def outstanding(self, replica: Replica) -> int:
         return int(self._head.live.outstanding[replica.index]) if self.attempt_running else 0
 
+    def _check(self, wanted: Wanted) -> None:
+        """Before anything ends for it: the spec's own rules hold for every attempt."""
+        try:
+            self._head.spec_of(wanted)
+        except ValidationError as error:
+            first = error.errors()[0]
+            raise Refused(f"{'.'.join(map(str, first['loc']))}: {first['msg']}".lstrip(": ")) from error
+
     def count_act(self, name: str, subject: str) -> None:
         if self._head.attempt is not None:
             self._head.attempt.acts.append((name, subject))
@@ -108,18 +119,13 @@ class Operations:
         attempt, before = self._head.attempt, self.rate_qps
         if self.stopping is not None or self._head.phase in states.RUN_ENDED:
             raise Refused("the run is ending")
-        if attempt is None or not attempt.running:
+        if attempt is None or not attempt.running or attempt.ending:
             if self.wanted is None:
-                raise Refused("no attempt is running; start one (start_attempt)")
-            self.wanted = Wanted(self.wanted.kind, qps, self.wanted.supersedes)
-            self.rate_qps = qps
+                raise Refused("no attempt is running and none is wanted; start one (start_attempt)")
+            self._check(Wanted(self.wanted.kind, qps))
+            self.want(Wanted(self.wanted.kind, qps, self.wanted.supersedes))
             return f"the next attempt runs at {qps:g} QPS (was {before:g})"
-        if attempt.ending:
-            if self.wanted is None:
-                raise Refused(f"attempt {attempt.number} is ending and no other is wanted")
-            self.wanted = Wanted(self.wanted.kind, qps, self.wanted.supersedes)
-            self.rate_qps = qps
-            return f"the next attempt runs at {qps:g} QPS (was {before:g})"
+        self._check(Wanted(attempt.spec.load.kind, qps))
         if attempt.spec.load.kind == "explore":
             self.rate_qps, self.paused = qps, False
             attempt.tell(up.SetRate(qps))
@@ -146,17 +152,15 @@ class Operations:
         kinds = ("performance", "accuracy", "explore")
         if kind is not None and kind not in kinds:
             raise Refused(f"kind {kind!r} is none of {', '.join(kinds)}")
-        if kind == "explore" and self._spec.load.scenario == "Offline":
-            raise Refused("explore paces a rate: it needs a run with load.scenario = Server")
-        if qps is not None and not (math.isfinite(qps) and 0 < qps <= 1_000_000):
-            raise Refused(f"qps {qps:g} is not a rate: more than 0, at most 1,000,000")
         if self.attempt_running:
             raise Refused(
                 f"attempt {self._head.book.next_number - 1} is running; end it first (abort), or change its rate (set_rate)"
             )
-        self.wanted = Wanted(kind or self._spec.load.kind, qps or self.rate_qps)
+        wanted = Wanted(kind or self._spec.load.kind, self.rate_qps if qps is None else qps)
+        self._check(wanted)
+        self.want(wanted)
         self.changed.set()
-        return f"attempt {self._head.book.next_number}: {self.wanted.kind} at {self.wanted.qps:g} QPS"
+        return f"attempt {self._head.book.next_number}: {wanted.kind} at {wanted.qps:g} QPS"
 
     def abort(self, who: str, why: str) -> str:
         attempt = self._head.attempt

@@ -24,12 +24,8 @@ def conclude(attempt: Attempt, outcome: Outcome, folder: RunFolder, counted: dic
     """Fills the attempt's record: totals, rates, percentiles, LoadGen's result, settings, verdict and reasons."""
     record, spec = attempt.record, attempt.spec
     summary = summarise(Record(folder), record.number)
-    totals: dict[str, int] = dict(summary.totals)
-    totals.update({name: counted[name] for name in ("issued", "completed", "failed") if name in counted})
-    totals["redispatched"] = max(totals.get("redispatched", 0), counted.get("redispatched", 0))
-    totals["lost"] = max(0, totals["issued"] - totals["completed"] - totals["failed"])
-    totals["stale_replies"] = counted.get("stale", 0)
-    record.totals = totals
+    record.totals = merged(summary.totals, {name: count for name, count in counted.items() if name != "stale"})
+    record.totals["stale_replies"] = counted.get("stale", 0)
     record.rates = summary.rates
     record.ttft_ms, record.tpot_ms, record.latency_ms = summary.ttft_ms, summary.tpot_ms, summary.latency_ms
     found = _loadgen(attempt, record, spec)
@@ -50,15 +46,22 @@ def conclude(attempt: Attempt, outcome: Outcome, folder: RunFolder, counted: dic
 def measure_left_open(record: AttemptRecord, folder: RunFolder) -> None:
     """An attempt that its head did not live to conclude: what its samples say."""
     summary = summarise(Record(folder), record.number)
-    record.totals = {**summary.totals, **record.totals, "tokens": summary.totals["tokens"]}
+    record.totals = merged(summary.totals, record.totals)
     record.rates = summary.rates
     record.ttft_ms, record.tpot_ms, record.latency_ms = summary.ttft_ms, summary.tpot_ms, summary.latency_ms
+
+
+def merged(rows: dict[str, int], counted: dict[str, int]) -> dict[str, int]:
+    """Rows and the driver's counts each may lack the last moments of a killed process: the larger of both."""
+    totals = {name: max(rows.get(name, 0), counted.get(name, 0)) for name in {**rows, **counted}}
+    totals["lost"] = max(0, totals["issued"] - totals["completed"] - totals["failed"])
+    return totals
 
 
 def _loadgen(attempt: Attempt, record: AttemptRecord, spec: RunSpec) -> detail_log.DetailLog | None:
     if spec.load.kind == "explore":
         return None
-    path = attempt.folder / "mlperf_log_detail.txt"
+    path = attempt.folder / detail_log.DETAIL_LOG
     if not path.exists():
         return None
     found = detail_log.read(path)

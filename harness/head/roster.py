@@ -36,11 +36,21 @@ class Replica:
     strikes: int = 0
     beat: ReplicaBeat | None = None
     tokens_s: float = float("nan")
+    counted_tokens: int = 0
+    counted_s: float = 0.0
     registered: Register | None = None
     waived: bool = False
     restarts: int = 0
     starting: str = ""  # incarnation that the worker is starting
     note: str = ""
+
+    def count_tokens(self, tokens: int, over_s: float) -> None:
+        """A rate over at least half a second: a beat that was hastened by news covers only milliseconds."""
+        self.counted_tokens += tokens
+        self.counted_s += over_s
+        if self.counted_s >= 0.5:
+            self.tokens_s = self.counted_tokens / self.counted_s
+            self.counted_tokens, self.counted_s = 0, 0.0
 
     @property
     def alive(self) -> bool:
@@ -119,6 +129,7 @@ class Roster:
         replica.since_s, replica.since_unix = self.clock(), self.unix()
         if state not in states.ALIVE:
             replica.beat, replica.tokens_s = None, float("nan")
+            replica.counted_tokens, replica.counted_s = 0, 0.0
         self.touch(replica)
         self.on_move(replica, before, why, who)
         return True
@@ -189,7 +200,7 @@ class Roster:
             return None
         now = self.clock()
         replica.beat, replica.beat_s, replica.strikes, replica.peer = beat, now, 0, peer
-        replica.tokens_s = beat.tokens_out / interval_s if interval_s > 0 else float("nan")
+        replica.count_tokens(beat.tokens_out, interval_s)
         replica.note = beat.note
         if replica.state == states.REGISTERED:
             self.move(replica, beat.state, beat.note or "first beat")

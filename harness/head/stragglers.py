@@ -6,6 +6,7 @@ and a limit of acts in ten minutes. A slow node is reported as a node; the polic
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from typing import Protocol
@@ -45,6 +46,9 @@ class StragglerDuty:
         self._load_ends_s: float | None = None
         self._duration_s = 0.0
         self._acted: list[float] = []
+        self._done: set[tuple[str, str]] = set()  # (slot, incarnation) that the policy has acted on
+        self._tried: dict[tuple[str, str], float] = {}
+        self._held: set[tuple[str, str]] = set()  # … that it would have, were it allowed
         self._asked = 0
 
     def begin(self, duration_s: float) -> None:
@@ -93,6 +97,7 @@ class StragglerDuty:
             if slow.slot_index not in self._flagged:
                 self._flagged.add(slow.slot_index)
                 self._flag(slow)
+            self._act(self._head.roster.replicas[slow.slot_index], slow)
         for index in judgement.recovered:
             if index in self._flagged:
                 self._flagged.discard(index)
@@ -119,19 +124,33 @@ class StragglerDuty:
         self._head.journal.note(
             "straggler.slow", subject=replica.slot, why=slow.reason, level="warn", ratio=round(slow.ratio, 3), z=round(slow.z, 1)
         )
-        if self.policy != "flag" and not slow.node:
-            self._act(replica, slow)
 
     def _act(self, replica: Replica, slow: SlowReplica) -> None:
+        """Once an incarnation, as soon as policy and guards allow; a refusal is tried again, and noted once."""
+        life = (replica.slot, replica.incarnation)
+        if self.policy == "flag" or slow.node or life in self._done or replica.state != states.READY:
+            return
         now = self._clock()
+        if now - self._tried.get(life, -math.inf) < self._spec.window_s:
+            return
+        self._tried[life] = now
         self._acted = [at for at in self._acted if now - at < 600.0]
         if len(self._acted) >= self._spec.max_acts_per_10min:
             why = f"{len(self._acted)} automatic acts in ten minutes, the limit is {self._spec.max_acts_per_10min}"
-            self._head.journal.note("policy.held", subject=replica.slot, why=why, level="warn")
+            self._hold(replica, why)
             return
         reply = self._run_act(replica, slow)
         if reply.ok:
             self._acted.append(now)
+            self._done.add(life)
+        else:
+            self._hold(replica, reply.message)
+
+    def _hold(self, replica: Replica, why: str) -> None:
+        life = (replica.slot, replica.incarnation)
+        if life not in self._held:
+            self._held.add(life)
+            self._head.journal.note("policy.held", subject=replica.slot, why=why, level="warn")
 
     def _run_act(self, replica: Replica, slow: SlowReplica) -> CommandReply:
         self._asked += 1

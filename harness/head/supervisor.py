@@ -170,9 +170,10 @@ class Supervisor:
         return self.ops.wanted is not None and self.ops.stopping is None
 
     async def _one_attempt(self, wanted: Wanted) -> None:
-        load = self.spec.load.model_copy(update={"kind": wanted.kind, "target_qps": wanted.qps})
+        spec = self.spec_of(wanted)
+        load = spec.load
         record = self.book.new_attempt(wanted.kind, load.scenario, wanted.qps, wanted.supersedes)
-        attempt = Attempt(record, self.spec.model_copy(update={"load": load}), self.folder, self._context, self._on_driver)
+        attempt = Attempt(record, spec, self.folder, self._context, self._on_driver)
         self.live.begin(wanted.qps)
         self.duty.begin(load.duration_s)
         self.ops.begin(wanted.qps)
@@ -190,24 +191,20 @@ class Supervisor:
         await attempt.ended.wait()
         await self._conclude(attempt)
 
+    def spec_of(self, wanted: Wanted) -> RunSpec:
+        """The run's spec with another kind and rate, validated like any other: raises pydantic's ValidationError."""
+        raw = self.spec.model_dump()
+        raw["load"] |= {"kind": wanted.kind, "target_qps": wanted.qps}
+        return RunSpec.model_validate(raw)
+
     async def _conclude(self, attempt: Attempt) -> None:
         outcome = attempt.outcome or Outcome(False, "the attempt ended without a word")
         self._to_phase(states.DRAINING, "attempt over: logs and results")
+        await asyncio.to_thread(attempt.reap)
         self._tell_replicas(control.DataClosed(attempt.record.epoch))
         self.drains.attempt_over()
         await self._flush(final=True)
-        batch = self.live.batch
-        counted = (
-            {
-                "issued": batch.issued,
-                "completed": batch.completed,
-                "failed": batch.failed,
-                "redispatched": batch.redispatched,
-                "stale": batch.stale,
-            }
-            if batch is not None
-            else {}
-        )
+        counted = self.live.counted()
         record = attempt.record
         record.ended_unix = time.time()
         try:
@@ -225,6 +222,7 @@ class Supervisor:
             level=level,
         )
         self.attempt = None
+        self.live.end()
         self._to_phase(states.READY, f"attempt {record.number} {record.verdict}")
         self.roster.version += 1
         self.book.save()
@@ -299,7 +297,7 @@ class Supervisor:
         for replica in self.roster.sweep(late):
             # Its process may hang (a stopped one never ends by itself): have it ended and replaced.
             self.workers.command(replica, control.RecycleSlot(replica.slot, replica.incarnation, replica.reason))
-        for event in self.cluster.poll(now):
+        for event in [] if self.workers.ending else self.cluster.poll(now):
             level = "info" if event.kind == "started" else "error"
             retry = f"; starts again in {event.retry_in_s:g} s" if event.retry_in_s is not None else ""
             why = f"{event.reason}{retry}" if event.reason else f"process {event.pid}"
@@ -309,20 +307,24 @@ class Supervisor:
         if self.attempt is not None:
             self.attempt.check()
             self._keep_totals(self.attempt)
+            self._remind(self.attempt, now)
         self.duty.judge(now)
         self.live.tick_series(time.time(), self.roster.ready)
         self.telemetry.measure_cpu(now)
 
+    def _remind(self, attempt: Attempt, now: float) -> None:
+        """The data endpoint is told once; a replica that missed it would stay idle for the whole attempt."""
+        if not attempt.endpoint or not attempt.running:
+            return
+        for replica in self.roster.replicas:
+            told_s = now - replica.since_s
+            if replica.state == states.READY and told_s > 2 and (replica.slot, replica.incarnation) not in attempt.in_pool:
+                self.server.send(replica.peer, self._data_endpoint(attempt))
+
     def _keep_totals(self, attempt: Attempt) -> None:
         """For whoever reads run.json meanwhile, and for the next head should this one be killed."""
-        batch = self.live.batch
-        if batch is not None and self._second % 5 == 0:
-            attempt.record.totals = {
-                "issued": batch.issued,
-                "completed": batch.completed,
-                "failed": batch.failed,
-                "redispatched": batch.redispatched,
-            }
+        if self.live.batch is not None and self._second % 5 == 0:
+            attempt.record.totals = self.live.counted()
             self.book.save()
 
     def _publish_entry(self, entry: control.JournalEntry) -> None:
@@ -379,6 +381,8 @@ class Supervisor:
                 self._to_phase(states.DRAINING, "everything is issued; what is in flight finishes")
             if message.phase == "issuing":
                 self.duty.load_begins(time.monotonic())
+        elif isinstance(message, up.InPool):
+            attempt.in_pool.add((message.slot, message.incarnation))
         elif isinstance(message, up.Drained):
             self.drains.note_drained(message.slot, message.incarnation)
         elif isinstance(message, up.Redispatched):
@@ -427,10 +431,7 @@ class Supervisor:
         if attempt is None or not attempt.running:
             return
         if replica.state == states.READY:
-            if before in states.HOLDS_SAMPLES or before == states.DRAINED:
-                attempt.tell(up.Release(replica.slot, replica.incarnation))
-            else:
-                attempt.admit(replica)
+            attempt.admit(replica)
             if attempt.endpoint and replica.peer:
                 self.server.send(replica.peer, self._data_endpoint(attempt))
         elif replica.state in (states.SUSPECT, states.DRAINING):
@@ -445,6 +446,7 @@ class Supervisor:
     def _evict(self, replica: Replica, who: str, why: str) -> None:
         """Its samples go back at once; its replacement starts after a delay that doubles each time, as on a cluster."""
         self.roster.move(replica, states.EVICTED, why, who)
+        self.workers.stopped_slots.add(replica.slot)  # also for a worker that restarts meanwhile
         self.workers.command(replica, control.StopSlot(replica.slot, replica.incarnation, f"evicted: {why}"))
         times = self._evictions[replica.slot] = self._evictions.get(replica.slot, 0) + 1
         fleet = self.spec.fleet
@@ -452,12 +454,13 @@ class Supervisor:
         self._later.add(self._loop.call_later(delay, self.start_slot, replica))
 
     def start_slot(self, replica: Replica) -> None:
+        self.workers.stopped_slots.discard(replica.slot)
         self.workers.command(replica, control.StartSlot(replica.slot))
 
     def _why_no_node(self, node: int) -> str:
-        for worker in self.workers.workers.values():
-            if node in worker.nodes:
-                return f"worker {worker.name} is registered, no REGISTER from this replica yet"
+        worker = self.workers.of_node(node)
+        if worker is not None:
+            return f"worker {worker.name} is registered, no REGISTER from this replica yet"
         return self.cluster.why_missing(node)
 
     @property

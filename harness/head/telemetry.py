@@ -92,7 +92,7 @@ class Telemetry:
             return
         self._roster_told = roster.version
         changed = self._slot_infos(roster.take_changed())
-        self._head.server.publish(control.RosterNews(roster.version, changed, list(self._head.book.attempts)))
+        self._head.server.publish(control.RosterNews(roster.version, changed, self._attempts()))
 
     def state(self, request: control.GetState, role: str) -> control.RunState:
         head = self._head
@@ -105,7 +105,7 @@ class Telemetry:
             phase=head.phase,
             roster_version=head.roster.version,
             slots=self._slot_infos(head.roster.replicas),
-            attempts=list(head.book.attempts),
+            attempts=self._attempts(),
             journal=tail,
             series=head.live.series,
             role=role,
@@ -116,6 +116,11 @@ class Telemetry:
             synthetic=head.synthetic,
             head_versions=head.book.run.versions,
         )
+
+    def _attempts(self) -> list[control.AttemptInfo]:
+        """Without what only the record needs: settings and LoadGen's own result are most of an AttemptRecord."""
+        fields = control.AttemptInfo.__struct_fields__
+        return [control.AttemptInfo(**{name: getattr(a, name) for name in fields}) for a in self._head.book.attempts]
 
     def _slot_infos(self, replicas: list[Replica]) -> list[control.SlotInfo]:
         return [replica.info(str(self._head.folder.log_of_slot(replica.slot))) for replica in replicas]

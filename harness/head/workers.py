@@ -160,15 +160,14 @@ class Workers:
 
     # --- commands ----------------------------------------------------------------------------------------
 
-    def of(self, replica: Replica) -> Worker | None:
-        for worker in self.workers.values():
-            if replica.node in worker.nodes:
-                return worker
-        return None
+    def of_node(self, node: int) -> Worker | None:
+        return next((worker for worker in self.workers.values() if node in worker.nodes), None)
 
-    def command(self, replica: Replica, message: msgspec.Struct) -> bool:
-        worker = self.of(replica)
-        return worker is not None and self._send(worker.peer, message)
+    def command(self, replica: Replica, message: msgspec.Struct) -> None:
+        worker = self.of_node(replica.node)
+        if worker is None or not self._send(worker.peer, message):
+            why = f"{type(message).__name__} could not be told to the worker of {replica.slot}: it is not connected"
+            self._journal.note("worker.unreachable", subject=replica.slot, why=why, level="error")
 
     def to_all(self, message: msgspec.Struct) -> None:
         for worker in self.workers.values():

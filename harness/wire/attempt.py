@@ -41,7 +41,7 @@ class _Message(msgspec.Struct, tag=True, omit_defaults=True):
 
 
 class Admit(_Message):
-    """This incarnation may receive work once its HELLO/PING/PONG on the data socket has passed."""
+    """This incarnation may receive work once its HELLO/PING/PONG on the data socket has passed; ends a Hold."""
 
     slot: str
     index: int
@@ -51,13 +51,6 @@ class Admit(_Message):
 
 class Hold(_Message):
     """No new work for this slot (drain, suspect); what it has stays with it."""
-
-    slot: str
-    incarnation: str
-
-
-class Release(_Message):
-    """Take a held slot back into service."""
 
     slot: str
     incarnation: str
@@ -162,7 +155,7 @@ class DriverEnd(_Message):
     completed: int
 
 
-ToDriver = Admit | Hold | Release | Drop | SetRate | Finish | Quit
+ToDriver = Admit | Hold | Drop | SetRate | Finish | Quit
 ToSupervisor = DriverUp | DriverPhase | InPool | Drained | Batch | Redispatched | Silent | DriverEnd
 
 TO_DRIVER: Codec[ToDriver] = Codec(ToDriver)

@@ -76,7 +76,7 @@ class Register(_Message):
     pid: int
     host: str
     versions: dict[str, str] = {}
-    accelerator: dict[str, str] = {}  # uuid, pci, name, ordinal
+    accelerator: dict[str, str] = {}  # what is known of the device: visible-device variables and ordinal
     facts: dict[str, Any] = {}  # engine facts to show and compare: kernel, config, layout
     head_epoch: int = 0
     pod: str = ""
@@ -267,7 +267,7 @@ class AttemptInfo(msgspec.Struct, omit_defaults=True):
     epoch: int
     started_unix: float = 0.0
     ended_unix: float = 0.0
-    state: str = ""  # STARTING, MEASURING, DRAINING, ENDED
+    state: str = ""  # STARTING, then the driver's phase (loading, issuing, draining, …), ENDED
     verdict: str = ""
     reasons: list[str] = []
     notes: list[str] = []  # hold whatever the verdict: drains, re-dispatches, synthetic engine

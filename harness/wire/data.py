@@ -36,7 +36,7 @@ class Pong(_Header, tag=3):
 
 
 class Query(_Header, tag=4):
-    """driver → replica; payload: prompt ids. `slot_index` is the position the driver gave in Ping's answer order."""
+    """driver → replica; payload: prompt ids. The reply names the same try."""
 
     epoch: int
     seq: int

@@ -1,4 +1,4 @@
-"""The state machines of a replica, a run and an attempt: names, order and allowed moves.
+"""The state machines of a replica and of a run: names, order and allowed moves; and the verdicts.
 
 One table each, used by the head (to move), by the record (to read) and by screens (to show). Codes are the
 positions in these tuples: they travel in columnar snapshots and must only ever be appended to.

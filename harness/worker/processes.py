@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from harness.cluster.procinfo import ended_in_words
 from harness.worker.launch import LaunchConfig, SlotLife
 from harness.worker.logs import ReplicaLog
 from harness.worker.pipes import LineReader, LineWriter
@@ -92,7 +93,7 @@ class ReplicaProcess:
             self._killing.cancel()
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)  # helpers that its engine left behind
-        ended = in_words(code)
+        ended = ended_in_words(code)
         self.log.note(f"process {self.pid} {ended}")
         self._commands.close()
         self._status.close()
@@ -101,14 +102,3 @@ class ReplicaProcess:
     def _signal(self, number: signal.Signals) -> None:
         with contextlib.suppress(ProcessLookupError):
             self._popen.send_signal(number)
-
-
-def in_words(code: int) -> str:
-    if code < 0:
-        try:
-            return f"was killed by {signal.Signals(-code).name}"
-        except ValueError:
-            return f"was killed by signal {-code}"
-    if code - 128 in (signal.SIGTERM, signal.SIGINT):
-        return f"ended after {signal.Signals(code - 128).name}"
-    return "ended by itself (exit code 0)" if code == 0 else f"ended with exit code {code}"

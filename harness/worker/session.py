@@ -61,6 +61,7 @@ class Session:
         self._answers: dict[str, asyncio.Future[None]] = {}  # incarnation → its registration
         self._again: set[asyncio.Task[None]] = set()
         self._beat: asyncio.TimerHandle | None = None
+        self._beaten_s = self._loop.time()
         self._pump = Pump(loop, sockets.client_dealer(context, keys, head), self._on_frames)
         self._plan_beat(jittered(rng, spec.fleet.heartbeat_s))
 
@@ -140,8 +141,7 @@ class Session:
         self._beat = self._loop.call_later(after_s, self._send_beat)
 
     def _send_beat(self) -> None:
-        interval_s = self._spec.fleet.heartbeat_s
-        self._plan_beat(jittered(self._rng, self._hearing.pace_s(interval_s)))
+        self._plan_beat(jittered(self._rng, self._hearing.pace_s(self._spec.fleet.heartbeat_s)))
         beats = []
         for incarnation in list(self._slots.values()):
             if incarnation.acked_epoch and incarnation.state in (WARMING, READY) and incarnation.engine is not None:
@@ -152,7 +152,10 @@ class Session:
                     incarnation.died(f"the engine's statistics failed: {type(error).__name__}: {error}")
         if beats:
             self._hearing.asked()
-            self._send(control.Heartbeat(self._epoch, interval_s, beats))
+            # Measured, not nominal: beats are jittered, hastened by news and slowed while no head answers.
+            now_s = self._loop.time()
+            since_s, self._beaten_s = now_s - self._beaten_s, now_s
+            self._send(control.Heartbeat(self._epoch, since_s, beats))
 
     # --- from the head ----------------------------------------------------------------------------------------
 

@@ -133,6 +133,29 @@ def test_draining_lets_in_flight_samples_finish_and_readmitting_brings_the_repli
     assert any("ACTS" in note for note in attempt.notes)
 
 
+def test_a_replica_drained_in_one_attempt_serves_again_in_the_next(start_run: Start) -> None:
+    run = start_run(load__duration_s=4, load__target_qps=100)
+    run.wait_issuing()
+    assert run.command("drain", slot="node000/gpu1").ok
+    run.wait_journal("replica.state", subject="node000/gpu1", after="DRAINED")
+    assert run.command("set_rate", qps=120).ok
+    run.wait("attempt 2 issues", lambda: run.attempts[1].state == "issuing")
+    assert run.command("readmit", slot="node000/gpu1").ok
+    assert run.wait_end().attempts[1].verdict == "VALID"
+    served = Record(run.folder).samples(2).filter(pl.col("slot") == "node000/gpu1").collect()
+    assert served.height > 20
+
+
+def test_a_rate_that_cannot_be_run_is_refused_before_anything_ends(start_run: Start) -> None:
+    run = start_run(load__duration_s=400, load__target_qps=20)
+    run.wait_issuing()
+    refused = run.command("set_rate", qps=500_000)
+    assert not refused.ok
+    assert "at most" in refused.message
+    assert run.state().phase == "MEASURING"
+    assert len(run.attempts) == 1
+
+
 def test_recycling_restarts_the_replica_in_place_and_it_joins_again(start_run: Start) -> None:
     run = start_run(load__duration_s=8, load__target_qps=60)
     run.wait_measuring()

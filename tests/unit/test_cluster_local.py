@@ -238,7 +238,7 @@ def test_a_killed_worker_is_reported_its_replicas_are_ended_and_it_starts_again_
     os.kill(pid, signal.SIGKILL)
     (event,) = until(lambda: cluster.poll(yard.now_s))
     assert (event.worker, event.nodes, event.kind, event.retry_in_s) == ("w000", (0,), "exited", 1.0)
-    assert event.reason == f"worker w000 (process {pid}) was ended by SIGKILL"
+    assert event.reason == f"worker w000 (process {pid}) was killed by SIGKILL"
     assert cluster.why_missing(0) == f"worker w000 is down: {event.reason}"
     until(lambda: not is_alive(child, None))
     assert cluster.poll(yard.now_s + 0.9) == []
@@ -257,7 +257,7 @@ def test_a_worker_that_keeps_failing_waits_longer_each_time_and_is_given_up(yard
     for _ in range(3):
         (event,) = until(lambda: cluster.poll(yard.now_s))
         assert event.kind == "exited"
-        assert "exited with status 3" in event.reason
+        assert "ended with exit code 3" in event.reason
         delays.append(event.retry_in_s)
         yard.now_s += 5
         (event,) = cluster.poll(yard.now_s)

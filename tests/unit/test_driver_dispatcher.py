@@ -506,7 +506,7 @@ def test_a_held_replica_finishes_what_it_has_is_reported_drained_once_and_can_re
     rig.hear(up.Batch)
     rig.hear(up.Batch)
     assert len([message for message in rig.heard if isinstance(message, up.Drained)]) == 1
-    rig.tell(up.Release(SLOTS[0], "a"))
+    rig.tell(up.Admit(SLOTS[0], 0, "a", 1))
     assert replica.hear(data.Query).seq == 1
     rig.tell(up.Hold(SLOTS[0], "a"))
     time.sleep(0.05)

@@ -9,11 +9,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from harness.cluster.procinfo import ended_in_words
 from harness.worker.backoff import LEAST_S, full_jitter
 from harness.worker.hearing import SLOW_PACE_S, UNANSWERED_LIMIT, Hearing
 from harness.worker.logs import ReplicaLog
 from harness.worker.pipes import LineReader, LineWriter, read_first_line
-from harness.worker.processes import in_words
 
 
 async def until(condition: Callable[[], bool], deadline_s: float = 5.0) -> None:
@@ -100,7 +100,7 @@ def test_beats_slow_down_while_nobody_answers_and_recover_at_once() -> None:
 
 
 def test_ends_of_processes_are_told_in_words() -> None:
-    assert in_words(-9) == "was killed by SIGKILL"
-    assert in_words(-11) == "was killed by SIGSEGV"
-    assert in_words(3) == "ended with exit code 3"
-    assert in_words(143) == "ended after SIGTERM"
+    assert ended_in_words(-9) == "was killed by SIGKILL"
+    assert ended_in_words(-11) == "was killed by SIGSEGV"
+    assert ended_in_words(3) == "ended with exit code 3"
+    assert ended_in_words(143) == "ended after SIGTERM"
