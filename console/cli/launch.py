@@ -57,7 +57,7 @@ def new_run(spec: RunSpec) -> RunFolder:
             "free some space or set record.dir to another disk"
         )
     folder = new_run_folder(root, spec.name)
-    (folder.path / "spec.json").write_text(spec.model_dump_json(indent=2) + "\n", encoding="utf-8")
+    folder.spec_json.write_text(spec.model_dump_json(indent=2) + "\n", encoding="utf-8")
     start_head(folder)
     return folder
 

@@ -57,7 +57,7 @@ class LocalCluster:
         self._workers = [_Worker(f"w{number:03d}", group) for number, group in enumerate(groups)]
         self._of_node = {node: worker for worker in self._workers for node in worker.nodes}
         self._place: Place | None = None
-        self._known = folder.path / "workers.json"
+        self._known = folder.workers_json
 
     def start(self, place: Place) -> None:
         self._place = place
@@ -178,7 +178,7 @@ def _spawn(command: list[str], log: Path) -> subprocess.Popen[bytes]:
 
 def launch_head(folder: RunFolder) -> int:
     """Start (or restart) the head of a run as a process of its own session; returns its pid at once."""
-    if not (folder.path / "spec.json").is_file():
+    if not folder.spec_json.is_file():
         raise ClusterError(f"{folder.path} holds no spec.json: it is not a run's folder")
     return _spawn([sys.executable, "-m", "harness.head", str(folder.path)], folder.log("head")).pid
 
@@ -199,5 +199,5 @@ def kill_run(folder: RunFolder, head_pid: int = 0) -> None:
     head = _head_process(folder)
     if head is not None:
         kill_group(*head)
-    for worker in _workers_of(folder.path / "workers.json").values():
+    for worker in _workers_of(folder.workers_json).values():
         end_group(*worker, grace_s=0)

@@ -67,7 +67,7 @@ def run_head(path: Path) -> int:
 
 
 def _spec(folder: RunFolder) -> RunSpec:
-    path = folder.path / "spec.json"
+    path = folder.spec_json
     try:
         return RunSpec.model_validate_json(path.read_bytes())
     except ValidationError as error:

@@ -62,7 +62,7 @@ class RunBook:
         self.control_address = str(before.get("control", default))
         self.telemetry_address = str(before.get("telemetry", default))
         write_run(folder.path, self.run)
-        self._reserve = folder.path / "reserve"
+        self._reserve = folder.reserve
         self._reserve.write_bytes(bytes(_RESERVE))
 
     @property

@@ -1,9 +1,11 @@
 """Where things lie in a run's folder. The only place that knows file names.
 
+spec.json           what was asked (RunSpec)
 run.json            spec, versions, phase, attempts, verdict; replaced atomically
 head.json           how to reach the head: pid, epoch, control, telemetry; replaced when a head starts
 lock                held (flock) by the head that owns the folder
 reserve             bytes kept back for run.json should the disk fill up; only while the head lives
+workers.json        the worker processes of a local run, by pid and start time
 keys/               CURVE keys, 0600
 journal.jsonl       one entry a line, appended
 samples/NNNNNN.parquet, timeline/NNNNNN.parquet     immutable chunks, written aside and renamed
@@ -35,6 +37,18 @@ class RunFolder:
     @property
     def head_json(self) -> Path:
         return self.path / "head.json"
+
+    @property
+    def spec_json(self) -> Path:
+        return self.path / "spec.json"
+
+    @property
+    def workers_json(self) -> Path:
+        return self.path / "workers.json"
+
+    @property
+    def reserve(self) -> Path:
+        return self.path / "reserve"
 
     @property
     def lock(self) -> Path:
