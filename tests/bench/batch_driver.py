@@ -81,6 +81,8 @@ class BatchDriver:
             stale=0,
             target_qps=SAMPLES_S,
             cpu_s=time.process_time(),
+            planned=0,
+            ttfts=np.column_stack([rows["slot"], (rows["first_ns"] - rows["scheduled_ns"]) // 1000]).astype("<i4").tobytes(),
             rows=rows.tobytes(),
             outstanding=self._outstanding,
             oldest_ms=self._oldest_ms,
