@@ -11,7 +11,7 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from console.cli.errors import NOT_VALID, OK, BadInput
-from console.cli.found import live_run
+from console.cli.found import headless_run, live_run
 from console.cli.output import complain, note, say, say_json, typed
 from harness.records.layout import RunFolder
 
@@ -89,6 +89,17 @@ def take_control(run: str | None = None, /, *, reason: Reason = "", json: AsJson
     return _act(live_run(run), "take_control", {}, reason, json)
 
 
+def _end_headless(folder: RunFolder, reason: str) -> int:
+    """Nobody is left to ask: end the workers that wait for a head, and say so in the record."""
+    from harness.cluster.local import kill_run
+    from harness.records.runfile import close_run
+
+    kill_run(folder)
+    close_run(folder.path, "ABORTED", "ABORTED", f"stopped after its head had died{f': {reason}' if reason else ''}")
+    note(f"{folder.name} had lost its head: its workers are ended; record: {folder.path}")
+    return OK
+
+
 def stop(
     run: str | None = None,
     /,
@@ -98,6 +109,9 @@ def stop(
     json: AsJson = False,
 ) -> int:
     """End a run: its load, its fleet and its head, and no other process. The record stays."""
+    left = headless_run(run) if run is not None else None
+    if left is not None:
+        return _end_headless(left, reason)
     folder = live_run(run)
     code = _act(folder, "stop", {}, reason, json)
     if code == OK and wait:

@@ -26,7 +26,7 @@ def any_run(which: str | None) -> RunFolder:
 def live_run(which: str | None) -> RunFolder:
     """For acting: the run meant, or the newest whose head lives."""
     if which is not None:
-        folder = find_run(which, locations.runs())
+        folder = _meant(which)
         if head_alive(folder):
             return folder
         run = try_read(folder)
@@ -38,6 +38,24 @@ def live_run(which: str | None) -> RunFolder:
         if head_alive(folder):
             return folder
     raise NoSuchRun(f"no run is going on in {root}; `{typed('runs')}` lists what is there, `{typed('run SPEC')}` starts one")
+
+
+def _meant(which: str) -> RunFolder:
+    """Of several runs that fit, the only one that is going on."""
+    try:
+        return find_run(which, locations.runs())
+    except NoSuchRun:
+        going_on = [folder for folder in list_runs(locations.runs()) if which in folder.name and head_alive(folder)]
+        if len(going_on) == 1:
+            return going_on[0]
+        raise
+
+
+def headless_run(which: str) -> RunFolder | None:
+    """The run meant, if its head has died without ending it."""
+    folder = find_run(which, locations.runs())
+    run = try_read(folder)
+    return folder if not head_alive(folder) and run is not None and run.phase not in RUN_ENDED else None
 
 
 def try_read(folder: RunFolder) -> RunFile | None:

@@ -17,6 +17,7 @@ from harness.cluster.procinfo import end_group, is_alive
 from harness.records.layout import RunFolder, new_run_folder, runs_root
 from harness.spec import RunSpec
 from harness.wire.client import HeadAddress, HeadUnreachable
+from harness.wire.sockets import why_no_listening
 
 #: From the start of the process to head.json; a head imports for about a second, on a loaded machine for several.
 START_DEADLINE_S = 45.0
@@ -49,7 +50,14 @@ def check_dataset(spec: RunSpec) -> None:
 def new_run(spec: RunSpec) -> RunFolder:
     """A run's folder with its spec in it, and a head that answers."""
     root = runs_root(spec.record.dir)
-    root.mkdir(parents=True, exist_ok=True)
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        named = "record.dir" if spec.record.dir else "PACELINE_RUNS (or the current folder)"
+        raise BadInput(f"{named}: runs cannot be kept in {root}: {error.strerror}") from error
+    refusal = why_no_listening(spec.cluster.bind)
+    if refusal:
+        raise BadInput(f"cluster.bind: {spec.cluster.bind!r} cannot be listened on ({refusal}); give an address of this machine")
     free_gb = shutil.disk_usage(root).free / 1e9
     if free_gb < spec.record.min_free_gb:
         raise NotStarted(
@@ -58,18 +66,22 @@ def new_run(spec: RunSpec) -> RunFolder:
         )
     folder = new_run_folder(root, spec.name)
     folder.spec_json.write_text(spec.model_dump_json(indent=2) + "\n", encoding="utf-8")
-    start_head(folder)
+    try:
+        start_head(folder)
+    except BaseException:
+        kill_run(folder)  # the workers it may have started
+        raise
     return folder
 
 
 def start_head(folder: RunFolder, deadline_s: float = START_DEADLINE_S) -> int:
-    """The pid of a head that has written how to reach it. Interrupted, or out of time, it leaves nothing running."""
+    """The pid of a head that has written how to reach it. Interrupted, or out of time, it is ended; workers are left alone:
+    those of a run that is taken up again are warm, and another try may find them."""
     pid = launch_head(folder)
     try:
         _wait_for_address(folder, pid, deadline_s)
     except BaseException:
         end_group(pid, None, grace_s=3.0)
-        kill_run(folder)
         raise
     return pid
 

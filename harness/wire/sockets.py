@@ -105,6 +105,18 @@ class CannotListen(Exception):
     """An address that a server socket cannot be bound to."""
 
 
+def why_no_listening(host: str) -> str:
+    """Why no server socket can be bound to this host (address, interface name or *); "" when one can."""
+    probe: zmq.Socket[bytes] = zmq.Context.instance().socket(zmq.ROUTER)
+    try:
+        probe.bind(f"tcp://{host}:0")
+    except zmq.ZMQError as error:
+        return error.strerror.partition(" (addr=")[0]
+    finally:
+        probe.close(linger=0)
+    return ""
+
+
 class TooFewFiles(Exception):
     """The file-descriptor limit cannot carry the fleet."""
 

@@ -131,6 +131,20 @@ def test_a_killed_supervisor_restarts_on_the_warm_fleet(start_run: Start) -> Non
     assert_exactly_once(run, end.attempts[1])
 
 
+def test_stopping_a_run_without_a_head_ends_its_workers_and_its_record(start_run: Start) -> None:
+    run = start_run(load__duration_s=60)
+    run.wait_measuring()
+    pids = {slot.pid for slot in run.state().slots} | {worker["pid"] for worker in run.workers()}
+    os.kill(run.head_pid, signal.SIGKILL)
+    os.waitpid(run.head_pid, 0)
+    command = [sys.executable, "-m", "console.cli", "stop", str(run.folder.path), "--reason", "enough"]
+    stopped = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    assert stopped.returncode == 0, stopped.stderr
+    run.wait("the workers' end", lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids), 5)
+    assert (run.run.phase, run.run.verdict) == ("ABORTED", "ABORTED")
+    assert "enough" in run.run.reasons[0]
+
+
 def test_a_second_head_on_the_same_folder_is_refused(start_run: Start) -> None:
     run = start_run(load__duration_s=20)
     run.wait_issuing()

@@ -69,3 +69,21 @@ def test_a_second_ctrl_c_leaves_a_record_that_says_aborted(
     monkeypatch.setenv("PACELINE_RUNS", str(tmp_path))
     assert main(["status"]) == 0
     assert "mine-1: ABORTED" in capsys.readouterr().out
+
+
+def test_an_address_nobody_can_listen_on_is_bad_input_before_there_is_a_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PACELINE_RUNS", str(tmp_path / "runs"))
+    assert main(["run", "demo", "--no-console", "-s", "cluster.bind=nowhere77"]) == 2
+    assert "cluster.bind: 'nowhere77' cannot be listened on" in capsys.readouterr().err
+    assert not list((tmp_path / "runs").glob("*"))
+
+
+def test_a_file_where_runs_should_be_kept_is_bad_input(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "taken").write_text("")
+    monkeypatch.setenv("PACELINE_RUNS", str(tmp_path / "taken"))
+    assert main(["run", "demo", "--no-console"]) == 2
+    assert "PACELINE_RUNS" in capsys.readouterr().err
