@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, get_args
 
 from pydantic import ValidationError
 
@@ -18,7 +18,7 @@ from harness.head.live import Live
 from harness.head.roster import Replica
 from harness.head.runbook import RunBook
 from harness.head.stragglers import StragglerDuty
-from harness.spec import RunSpec
+from harness.spec import Kind, RunSpec, StragglerPolicy
 from harness.wire import attempt as up
 from harness.wire import states
 
@@ -130,8 +130,7 @@ class Operations:
             self.rate_qps, self.paused = qps, False
             attempt.tell(up.SetRate(qps))
             return f"{before:g} → {qps:g} QPS, at once (exploration)"
-        self.rate_qps = qps
-        self.wanted = Wanted(attempt.spec.load.kind, qps, attempt.number)
+        self.want(Wanted(attempt.spec.load.kind, qps, attempt.number))
         attempt.end(Outcome(False, f"superseded by an attempt at {qps:g} QPS, asked for by {who}", "SUPERSEDED"))
         return (
             f"LoadGen fixes its schedule at the start: attempt {attempt.number} ends as SUPERSEDED, "
@@ -149,9 +148,8 @@ class Operations:
     def start_attempt(self, kind: str | None, qps: float | None, who: str, why: str) -> str:
         if self.stopping is not None or self._head.phase in states.RUN_ENDED:
             raise Refused("the run is ending")
-        kinds = ("performance", "accuracy", "explore")
-        if kind is not None and kind not in kinds:
-            raise Refused(f"kind {kind!r} is none of {', '.join(kinds)}")
+        if kind is not None and kind not in get_args(Kind):
+            raise Refused(f"kind {kind!r} is none of {', '.join(get_args(Kind))}")
         if self.attempt_running:
             raise Refused(
                 f"attempt {self._head.book.next_number - 1} is running; end it first (abort), or change its rate (set_rate)"
@@ -175,11 +173,11 @@ class Operations:
     def stop(self, who: str, why: str, *, aborted: bool) -> str:
         if self.stopping is not None:
             return "the run is ending already"
-        self.stopping = Stop(who, why, aborted)
-        self.changed.set()
+        stop = Stop(who, why, aborted)
+        self.stop_for(stop)
         self.wanted = None
         if self._head.attempt is not None:
-            self.end_attempt_for(self.stopping)
+            self.end_attempt_for(stop)
             return f"attempt {self._head.attempt.number} ends, then the fleet stops"
         return "the fleet stops"
 
@@ -197,7 +195,7 @@ class Operations:
             attempt.finish(Outcome(False, reason, "ABORTED"), _DRAIN_ON_STOP_S)
 
     def set_policy(self, policy: str) -> str:
-        if policy not in ("flag", "drain", "recycle"):
-            raise Refused(f"policy {policy!r} is none of flag, drain, recycle")
+        if policy not in get_args(StragglerPolicy):
+            raise Refused(f"policy {policy!r} is none of {', '.join(get_args(StragglerPolicy))}")
         before, self._head.duty.policy = self._head.duty.policy, policy
         return f"straggler policy {before} → {policy}"

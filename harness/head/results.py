@@ -20,14 +20,11 @@ from harness.records.runfile import AttemptRecord
 from harness.spec import RunSpec
 
 
-def conclude(attempt: Attempt, outcome: Outcome, folder: RunFolder, counted: dict[str, int], synthetic: bool) -> AttemptRecord:
+def conclude(attempt: Attempt, outcome: Outcome, folder: RunFolder, counted: dict[str, int], synthetic: bool) -> None:
     """Fills the attempt's record: totals, rates, percentiles, LoadGen's result, settings, verdict and reasons."""
     record, spec = attempt.record, attempt.spec
-    summary = summarise(Record(folder), record.number)
-    record.totals = merged(summary.totals, {name: count for name, count in counted.items() if name != "stale"})
+    summary = _measure(record, folder, {name: count for name, count in counted.items() if name != "stale"})
     record.totals["stale_replies"] = counted.get("stale", 0)
-    record.rates = summary.rates
-    record.ttft_ms, record.tpot_ms, record.latency_ms = summary.ttft_ms, summary.tpot_ms, summary.latency_ms
     found = _loadgen(attempt, record, spec)
     verdict = judge(_input(attempt, outcome, summary, found, record, synthetic))
     record.verdict, record.reasons, record.acts = verdict.verdict, [*verdict.reasons], verdict.acts
@@ -40,15 +37,19 @@ def conclude(attempt: Attempt, outcome: Outcome, folder: RunFolder, counted: dic
     }
     record.results = {name: value for name, value in results.items() if value is not None}
     record.state = "ENDED"
-    return record
 
 
 def measure_left_open(record: AttemptRecord, folder: RunFolder) -> None:
     """An attempt that its head did not live to conclude: what its samples say."""
+    _measure(record, folder, record.totals)
+
+
+def _measure(record: AttemptRecord, folder: RunFolder, counted: dict[str, int]) -> Summary:
     summary = summarise(Record(folder), record.number)
-    record.totals = merged(summary.totals, record.totals)
+    record.totals = merged(summary.totals, counted)
     record.rates = summary.rates
     record.ttft_ms, record.tpot_ms, record.latency_ms = summary.ttft_ms, summary.tpot_ms, summary.latency_ms
+    return summary
 
 
 def merged(rows: dict[str, int], counted: dict[str, int]) -> dict[str, int]:

@@ -2,7 +2,7 @@
 
 One asyncio loop, no locks: what arrives is handled as it arrives, what recurs hangs on one clock (`_tick`, at the
 snapshot rate). The life of a run is the one coroutine `run`: place, wait at the barrier, attempt after attempt, end.
-Everything else only sets what that coroutine looks at (`_wanted`, `_stopping`) or moves a state machine.
+Everything else only sets what that coroutine looks at (`Operations.wanted`, `.stopping`) or moves a state machine.
 """
 
 from __future__ import annotations
@@ -80,7 +80,6 @@ class Supervisor:
         self._swept_s = time.monotonic()
         self._flushing: asyncio.Task[None] | None = None
         self._evictions: dict[str, int] = {}
-        self._later: set[asyncio.TimerHandle] = set()
 
     # --- the life of a run -------------------------------------------------------------------------------
 
@@ -254,8 +253,6 @@ class Supervisor:
         self.book.save()
         self.telemetry.publish_snapshot(time.monotonic())
         self.telemetry.publish_roster()
-        for handle in self._later:
-            handle.cancel()
         await asyncio.sleep(0.3)
         self.server.close()
         self._context.destroy(linger=500)
@@ -451,9 +448,11 @@ class Supervisor:
         times = self._evictions[replica.slot] = self._evictions.get(replica.slot, 0) + 1
         fleet = self.spec.fleet
         delay = min(fleet.restart_backoff_s * 2 ** (times - 1), fleet.restart_backoff_max_s)
-        self._later.add(self._loop.call_later(delay, self.start_slot, replica))
+        self._loop.call_later(delay, self.start_slot, replica)
 
     def start_slot(self, replica: Replica) -> None:
+        if self.workers.ending:
+            return
         self.workers.stopped_slots.discard(replica.slot)
         self.workers.command(replica, control.StartSlot(replica.slot))
 
