@@ -140,7 +140,8 @@ class HeadFeed:
         try:
             for _ in range(tries):
                 if self._control is not None:
-                    await self._control.send(encode(request))
+                    with contextlib.suppress(zmq.Again):  # as in HeadClient: a head that refused this key closed the pipe
+                        await self._control.send(encode(request), zmq.NOBLOCK)
                 done, _ = await asyncio.wait({future}, timeout=wait_s)
                 if done:
                     return future.result()

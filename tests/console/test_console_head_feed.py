@@ -21,7 +21,7 @@ from console.store.fleet import FleetStore
 from harness.records.layout import RunFolder
 from harness.wire import control, sockets
 from harness.wire.frames import encode
-from harness.wire.keys import ServerKeys, ZapHandler, allow
+from harness.wire.keys import Pair, ServerKeys, ZapHandler, allow
 
 
 class SmallHead:
@@ -155,4 +155,27 @@ async def test_no_head_yet_is_said_and_waited_for(run: Run) -> None:
     try:
         await until(lambda: store.link().kind == "live")
     finally:
+        head.stop()
+
+
+async def test_a_key_that_the_head_refuses_does_not_hang_a_command(tmp_path: Path) -> None:
+    folder, store = RunFolder(tmp_path), FleetStore()
+    ServerKeys.fresh().save(folder.keys)
+    head = SmallHead(folder, epoch=1)
+    known = json.loads((folder.keys / "operator.key").read_text())
+    stranger = Pair.fresh()
+    foreign = {"public": stranger.public.decode(), "secret": stranger.secret.decode(), "server": known["server"]}
+    (folder.keys / "operator.key").write_text(json.dumps(foreign))
+    feed = HeadFeed(tmp_path, command_wait_s=0.3, operator="kim@test")
+    task = asyncio.create_task(feed.follow(store))
+    try:
+        await asyncio.sleep(1)
+        async with asyncio.timeout(10):
+            reply = await feed.command("drain", {"slot": "node000/gpu0"})
+        assert not reply.ok
+        assert head.commands == []
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
         head.stop()
