@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from textual.app import App, SystemCommand
+from textual.driver import Driver
+from textual.drivers.linux_driver import LinuxDriver
 from textual.screen import Screen
 from textual.timer import Timer
 
@@ -33,6 +35,7 @@ from console.screens.record import RecordScreen
 from console.store.fleet import FleetStore
 from console.store.record import over, remedy
 from console.store.view import TableView
+from console.terminal import TerminalDriver
 from console.themes import DEFAULT_THEME, fallback_variables, load_themes
 from console.widgets.clock import RenderClock
 from console.widgets.paint import Paint
@@ -81,6 +84,10 @@ class PacelineApp(App[Result]):
         self.theme = DEFAULT_THEME if DEFAULT_THEME in names else names[0] if names else "textual-dark"
         self._inks: tuple[str, Paint] | None = None
         self._timer: Timer | None = None
+
+    def get_driver_class(self) -> type[Driver]:
+        chosen = super().get_driver_class()
+        return TerminalDriver if chosen is LinuxDriver else chosen
 
     def get_theme_variable_defaults(self) -> dict[str, str]:
         return fallback_variables()

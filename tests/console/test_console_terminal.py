@@ -10,8 +10,14 @@ import struct
 import subprocess
 import sys
 import termios
+import threading
 import time
 from pathlib import Path
+from typing import Any, cast
+
+from textual.drivers._writer_thread import WriterThread
+
+from console.terminal import Losable
 
 # A session leader that takes the terminal as its own, so that losing it means SIGHUP as it does for a person.
 PROGRAM = """
@@ -54,3 +60,29 @@ def test_losing_the_terminal_detaches(tmp_path: Path) -> None:
     finally:
         console.kill()
         console.wait(5)
+
+
+class GoneTerminal:
+    """What a file of a closed terminal does."""
+
+    def write(self, text: str) -> None:
+        raise OSError(5, "Input/output error")
+
+    flush = fileno = write
+
+
+def test_nobody_waits_on_the_writer_of_a_lost_terminal() -> None:
+    told: list[str] = []
+    writer = WriterThread(cast(Any, Losable(cast(Any, GoneTerminal()), lambda: told.append("lost"))))
+    writer.start()
+
+    def write_more_than_is_queued() -> None:
+        for _ in range(200):
+            writer.write("x")
+        writer.stop()
+
+    waiting = threading.Thread(target=write_more_than_is_queued, daemon=True)
+    waiting.start()
+    waiting.join(10)
+    assert not waiting.is_alive()
+    assert told == ["lost"]
