@@ -1,7 +1,9 @@
-"""Everything a key can do, as data. Bindings, footer, palette and help are made from this one list.
+"""Everything a key can do, as data. Bindings, footers, palette, `:` commands, help and the README's table come from here.
 
-An Action's `id` is the name of the method that runs it (`action_<id>`) and what a key map refers to. `acts` marks what
-changes the run: greyed, and answered with the reason, when this console may only look.
+An Action's `id` is what a key map refers to and the name of the method that runs it (`action_<id>`; with an argument on
+the `:` line, `command_<id>`), save for acts: those all go through `action_act`. `acts` marks what changes the run: greyed,
+and answered with the reason, when this console may only look; each of them asks before it does anything. `where` are the
+screens that have it; "app" is everywhere.
 """
 
 from __future__ import annotations
@@ -12,7 +14,8 @@ from typing import Final, Literal
 
 from textual.binding import Binding, BindingType
 
-Group = Literal["Act", "Look", "Move", "Console"]
+Group = Literal["Screens", "Act", "Look", "Move", "Replay", "Console"]
+Where = Literal["app", "launch", "live", "fleet", "replica", "sla", "events", "runs", "record"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,52 +26,133 @@ class Action:
     title: str  # palette
     help: str
     group: Group
+    where: tuple[Where, ...] = ("app",)
     footer: str = ""  # label in the footer; "" = not there
     acts: bool = False
-    scope: Literal["app", "live"] = "live"
+    takes: str = ""  # what an argument on the `:` line is: SLOT, QPS, EXPRESSION, …; "" = none
 
     @property
     def short(self) -> str:
         return (self.footer or self.title).split(" ")[0]
 
+    @property
+    def run(self) -> str:
+        """Textual's name of what a key does: acts all go the same way."""
+        return f"act('{self.id}')" if self.acts else self.id
+
+    @property
+    def command(self) -> str:
+        """Its name on the `:` line."""
+        return self.id.removeprefix("mode_").replace("_", "-")
+
+
+_ROWS: Final[tuple[Where, ...]] = ("live", "fleet")
+_ON: Final[tuple[Where, ...]] = ("live", "fleet", "replica")
+_LISTS: Final[tuple[Where, ...]] = ("live", "fleet", "events", "runs", "launch")
 
 ACTIONS: Final = (
-    Action("evict", "e", "e", "Evict replica", "take it out; its samples are dispatched again", "Act", "Evict", True),
-    Action("drain", "d", "d", "Drain replica", "no new samples; it finishes what it has", "Act", "Drain", True),
-    Action("recycle", "r", "r", "Recycle replica", "drain, then restart its engine in place", "Act", "Recycle", True),
-    Action("readmit", "a", "a", "Readmit replica", "take a drained or evicted replica back", "Act", "", True),
-    Action("rate", "equals_sign", "=", "Change target QPS", "the dialog says by which mechanism", "Act", "QPS", True),
-    Action("pause", "p", "p", "Pause or resume issuing", "explore attempts only", "Act", "", True),
-    Action("stop_run", "S", "S", "Stop the run", "end the load and the fleet; asks for the run's name", "Act", "", True, "app"),
-    Action("open", "enter", "↵", "Replica detail", "facts, states and throughput of one replica", "Look", "Detail"),
-    Action("filter", "slash", "/", "Filter rows", "by part of a slot or a state; esc clears", "Look", "Filter"),
-    Action("sort", "o", "o", "Next sort order", "worst, slot, tok/s, ratio, TTFT, waiting, in flight", "Look", "Sort"),
-    Action("freeze", "f", "f", "Freeze the order", "rows stay where they are, numbers go on", "Look", "Freeze"),
-    Action("faults", "z", "z", "Faults only", "hide what is ready and not slow", "Look", "Faults"),
-    Action("heat", "h", "h", "Next heat metric", "tok/s against the median, TTFT, batch, waiting, ratio", "Look", "Heat"),
-    Action("charts", "t", "t", "Charts or heat map", "on a narrow terminal", "Look", ""),
-    Action("result", "v", "v", "Result by replica", "from the record, once the run has ended", "Look", ""),
-    Action("copy", "y", "y", "Copy log path", "of the replica, through the terminal (OSC 52)", "Look", ""),
-    Action("up", "up,k", "↑ k", "Up", "one row", "Move"),
-    Action("down", "down,j", "↓ j", "Down", "one row", "Move"),
-    Action("page_up", "pageup", "PgUp", "Page up", "one page", "Move"),
-    Action("page_down", "pagedown", "PgDn", "Page down", "one page", "Move"),
-    Action("top", "home,g", "g", "First row", "", "Move"),
-    Action("bottom", "end,G", "G", "Last row", "", "Move"),
-    Action("back", "escape", "esc", "Back", "leave what is open, clear the filter, or let go of the row", "Move"),
-    Action("help", "question_mark,f1", "?", "Help", "every key of this console", "Console", "Help", False, "app"),
-    Action("next_theme", "T", "T", "Next theme", "goes round the installed themes", "Console", "", False, "app"),
-    Action("picture", "ctrl+s", "ctrl+s", "Save a picture", "SVG, into the run's record", "Console", "", False, "app"),
-    Action("command_palette", "ctrl+p", "ctrl+p", "Palette", "all actions by name", "Console", "", False, "app"),
-    Action("leave", "q", "q", "Detach", "close this console; the run goes on", "Console", "Detach", False, "app"),
+    Action("mode_launch", "0", "0", "Launch", "choose, check and start a run; attach to one", "Screens"),
+    Action("mode_live", "1", "1", "Live", "SLA, load, heat map, stragglers, charts, worst replicas", "Screens"),
+    Action("mode_fleet", "2", "2", "Fleet", "every replica or node: filter, sort, mark", "Screens"),
+    Action("mode_sla", "3", "3", "SLA", "distributions against the limits, where the tail comes from", "Screens"),
+    Action("mode_events", "4", "4", "Events", "journal, alerts and logs by time", "Screens"),
+    Action("mode_runs", "5", "5", "Runs", "ended and running runs, their verdicts, replay", "Screens"),
+    Action("last_view", "grave_accent", "`", "Last screen", "back to the screen before this one", "Screens"),
+
+    Action("evict", "e", "e", "Evict replica", "take it out; its samples are dispatched again", "Act", _ON, "Evict",
+           True, "SLOT"),
+    Action("drain", "d", "d", "Drain replica", "no new samples; it finishes what it has", "Act", _ON, "Drain", True, "SLOT"),
+    Action("recycle", "r", "r", "Recycle replica", "drain, then restart its engine in place", "Act", _ON, "Recycle",
+           True, "SLOT"),
+    Action("readmit", "a", "a", "Readmit replica", "take a drained or evicted replica back", "Act", _ON, "", True, "SLOT"),
+    Action("waive", "W", "W", "Waive a missing slot", "the barrier no longer waits for it", "Act", _ON, "", True, "SLOT"),
+    Action("rate", "equals_sign", "=", "Change target QPS", "exact, in steps or as a ramp; the dialog says by which mechanism",
+           "Act", ("app",), "QPS", True, "QPS"),
+    Action("rate_up", "plus", "+", "Target QPS up a step", "opens the same dialog a step higher", "Act", ("app",), "", True),
+    Action("rate_down", "minus", "-", "Target QPS down a step", "opens the same dialog a step lower", "Act", ("app",), "", True),
+    Action("pause", "p", "p", "Pause or resume issuing", "explore attempts only", "Act", ("live", "fleet"), "", True),
+    Action("policy", "P", "P", "Straggler policy", "flag, drain or recycle", "Act", ("app",), "", True, "POLICY"),
+    Action("new_attempt", "B", "B", "Begin the next attempt", "on the same warm replicas", "Act", ("app",), "", True),
+    Action("abort", "X", "X", "Abort the attempt", "its load ends now; the fleet stays warm", "Act", ("app",), "", True),
+    Action("stop_run", "S", "S", "Stop the run", "end the load and the fleet; asks for the run's name", "Act",
+           ("app",), "", True),
+    Action("arm", "A", "A", "Arm or disarm this console", "disarmed, no key can act", "Act"),
+    Action("control", "C", "C", "Take or release control", "one operator at a time holds the run's lease", "Act"),
+
+    Action("start", "G", "G", "Start the run", "after a look at what will be started", "Act", ("launch",), "Start"),
+    Action("preflight", "c", "c", "Check again", "everything that must hold before a start", "Look", ("launch",), "Preflight"),
+    Action("edit", "i", "i", "Edit the field", "enter does the same on a field", "Look", ("launch",), "Edit"),
+
+    Action("open", "enter", "↵", "Open", "go into what is under the cursor", "Look", ("live", "fleet", "runs", "launch"), "Open"),
+    Action("filter", "slash", "/", "Filter rows", "slow  !ready  node033  z>3  ttft>2500  kv<0.5  a b  a|b", "Look",
+           ("live", "fleet", "events", "runs"), "Filter", False, "EXPRESSION"),
+    Action("sort", "o", "o", "Next sort order", "or :sort COLUMN", "Look", ("live", "fleet", "runs"), "Sort", False, "COLUMN"),
+    Action("reverse", "O", "O", "Reverse the order", "", "Look", ("fleet", "runs")),
+    Action("freeze", "f", "f", "Freeze the order", "rows stay where they are, numbers go on", "Look", _ROWS, "Freeze"),
+    Action("freeze_picture", "F", "F", "Freeze the picture", "nothing on screen moves; the run goes on", "Look"),
+    Action("faults", "z", "z", "Faults only", "hide what is ready and not slow", "Look", _ROWS, "Faults"),
+    Action("heat", "h", "h", "Next heat metric", "step-time ratio, tok/s, TTFT, batch, waiting", "Look", ("live",), "Heat"),
+    Action("charts", "t", "t", "Charts or heat map", "on a narrow terminal", "Look", ("live",)),
+    Action("nodes", "n", "n", "Nodes or replicas", "one row a node, of its replicas together", "Look", ("fleet",), "Nodes"),
+    Action("wide", "w", "w", "Wide columns", "more columns, scrolled with ← →; long lines in Events wrap", "Look",
+           ("fleet", "events"), "Wide"),
+    Action("mark", "space", "space", "Mark", "acts hit all marked rows", "Look", ("fleet", "runs"), "Mark"),
+    Action("mark_range", "ctrl+@,ctrl+space", "^space", "Mark to here", "from the last mark", "Look", ("fleet", "runs")),
+    Action("unmark", "u", "u", "Clear the marks", "", "Look", ("fleet", "runs")),
+    Action("result", "v", "v", "Result by replica", "from the record, once the run has ended", "Look", ("live",)),
+    Action("log", "l", "l", "Log", "the whole pane for the log's end", "Look", ("replica",), "Log"),
+    Action("metric", "m", "m", "TTFT or TPOT", "which latency the tail shares are of", "Look", ("sla",), "Metric"),
+    Action("window", "w", "w", "Window", "the last window or the whole attempt", "Look", ("sla",), "Window"),
+    Action("by_node", "n", "n", "By node or replica", "", "Look", ("sla",), "Nodes"),
+    Action("level", "l", "l", "Level", "all, warnings and acts, errors", "Look", ("events",), "Level"),
+    Action("sources", "o", "o", "Sources", "journal, logs, both", "Look", ("events",), "Sources"),
+    Action("follow", "s", "s", "Follow", "stay at the newest line", "Look", ("events",), "Follow"),
+    Action("compare", "c", "c", "Compare", "the marked runs side by side", "Look", ("runs",), "Compare"),
+    Action("copy", "y", "y", "Copy", "log path, line or row, through the terminal (OSC 52) and to a file", "Look",
+           ("live", "fleet", "replica", "events", "runs")),
+
+    Action("replay", "R", "R", "Replay", "the run again, from its record, on the live screens", "Replay", ("runs",
+           "record"), "Replay"),
+    Action("replay_play", "space", "space", "Play or stop", "", "Replay", ("live", "sla")),
+    Action("replay_back", "comma", ",", "10 s back", "", "Replay", ("live", "fleet", "sla")),
+    Action("replay_forward", "full_stop", ".", "10 s on", "", "Replay", ("live", "fleet", "sla")),
+    Action("replay_speed", "greater_than_sign", ">", "Replay speed", "x1, x4, x16, x60", "Replay", ("live", "fleet",
+           "sla"), "", False, "SPEED"),
+
+    Action("up", "up,k", "↑ k", "Up", "one row", "Move", _LISTS),
+    Action("down", "down,j", "↓ j", "Down", "one row", "Move", _LISTS),
+    Action("page_up", "pageup", "PgUp", "Page up", "one page", "Move", _LISTS),
+    Action("page_down", "pagedown", "PgDn", "Page down", "one page", "Move", _LISTS),
+    Action("top", "home,g", "g", "First row", "", "Move", _LISTS),
+    Action("bottom", "end,b", "b", "Last row", "", "Move", _LISTS),
+    Action("left", "left", "←", "Left", "in wide columns", "Move", ("fleet", "events")),
+    Action("right", "right", "→", "Right", "in wide columns", "Move", ("fleet", "events")),
+    Action("back", "escape", "esc", "Back", "leave what is open, clear the filter, or let go of the row", "Move",
+           ("launch", "live", "fleet", "replica", "sla", "events", "runs", "record")),
+
+    Action("command_line", "colon", ":", "Command line", "every action by name, with completion", "Console", ("app",), "Cmd"),
+    Action("help", "question_mark,f1", "?", "Help", "every key of this screen first, then the rest", "Console", ("app",), "Help"),
+    Action("command_palette", "ctrl+p", "^p", "Palette", "all actions by name", "Console"),
+    Action("next_theme", "T", "T", "Next theme", "goes round; :theme NAME picks one", "Console", ("app",), "", False, "THEME"),
+    Action("picture", "ctrl+s", "^s", "Save a picture", "SVG, into the run's record", "Console"),
+    Action("export", "ctrl+e", "^e", "Export the data", "CSV and JSON of this screen, into the run's record", "Console"),
+    Action("leave", "q", "q", "Detach", "close this console; the run goes on", "Console", ("app",), "Detach"),
 )  # fmt: skip
 
 BY_ID: Final = {action.id: action for action in ACTIONS}
-FOOTER: Final = tuple(action for action in ACTIONS if action.footer)
 
 
-def bindings(scope: Literal["app", "live"], ids: Iterable[str] = ()) -> list[BindingType]:
-    """Textual bindings of one scope (or of the named actions), each with the id a key map refers to."""
+def of(where: Where) -> list[Action]:
+    """What a screen has of its own, in the registry's order."""
+    return [action for action in ACTIONS if where in action.where]
+
+
+def footer_of(where: Where) -> list[Action]:
+    return [action for action in ACTIONS if action.footer and (where in action.where or "app" in action.where)]
+
+
+def bindings(where: Where, ids: Iterable[str] = ()) -> list[BindingType]:
+    """Textual bindings of one screen (or of the named actions), each with the id a key map refers to."""
     wanted = set(ids)
-    chosen = [action for action in ACTIONS if (action.id in wanted if wanted else action.scope == scope)]
-    return [Binding(action.keys, action.id, action.title, show=False, id=action.id) for action in chosen]
+    chosen = [action for action in ACTIONS if (action.id in wanted if wanted else where in action.where)]
+    return [Binding(action.keys, action.run, action.title, show=False, id=action.id) for action in chosen]

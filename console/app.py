@@ -1,20 +1,21 @@
 """The Textual app: wires a feed to the store, the render clock to the screen, and acts to the head's answers.
 
 A client of the run and nothing more: leaving it, losing the terminal or killing it changes nothing there. Everything
-that is drawn lives in widgets, everything that is known in the store, everything that talks in the feed.
+that is drawn lives in widgets, everything that is known in the store, everything that talks in the feed. Each of the six
+screens is a mode with a stack of its own, so that going away and coming back finds it as it was; opening another run
+makes those that show one anew.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import signal
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, Final, Literal
 
 from textual.app import App, SystemCommand
 from textual.driver import Driver
@@ -22,16 +23,25 @@ from textual.drivers.linux_driver import LinuxDriver
 from textual.screen import Screen
 from textual.timer import Timer
 
-from console.actions import ACTIONS, BY_ID, Action, bindings
+from console.actions import BY_ID, Action, bindings
+from console.commands import NAMES, parse
+from console.config import Config
 from console.feeds.base import Feed
-from console.feeds.head import HeadFeed
-from console.screens.acts import facts_for, rate_facts, stop_facts, target_of
+from console.operator import Operator
+from console.saving import Saving
 from console.screens.base import PaintedScreen
+from console.screens.command_line import CommandLine
 from console.screens.detail import ReplicaScreen
-from console.screens.dialogs import Answer, AskOnQuit, AskRate, ConfirmAct, Dialog, TypeToConfirm, parse_qps
+from console.screens.dialogs import AskOnQuit, Dialog
+from console.screens.events import EventsScreen
+from console.screens.fleet import FleetScreen
 from console.screens.help import HelpScreen
+from console.screens.launch import LaunchScreen
 from console.screens.live import LiveScreen
 from console.screens.record import RecordScreen
+from console.screens.runs import RunsScreen
+from console.screens.sla import SlaScreen
+from console.session import Session
 from console.store.fleet import FleetStore
 from console.store.record import over, remedy
 from console.store.view import TableView
@@ -39,19 +49,21 @@ from console.terminal import TerminalDriver
 from console.themes import DEFAULT_THEME, fallback_variables, load_themes
 from console.widgets.clock import RenderClock
 from console.widgets.paint import Paint
+from harness.wire.inquiry import Answer, Question
 
 Result = Literal["detached", "stop", "left"]
-ON_A_REPLICA = ("evict", "drain", "recycle", "readmit")
+#: Modes that show one run; the two others are there without one.
+OF_A_RUN: Final = ("live", "fleet", "sla", "events")
 
 
-class PacelineApp(App[Result]):
+class PacelineApp(Saving, App[Result]):
     """Result: `detached` (the run goes on), `stop` (the operator asked for its end), `left` (it had ended before)."""
 
     TITLE = "Paceline"
     CSS_PATH = Path(__file__).parent / "styles" / "app.tcss"
     BINDINGS = bindings("app")
     ENABLE_COMMAND_PALETTE = True
-    NOTIFICATION_TIMEOUT: ClassVar[float] = 6.0
+    NOTIFICATION_TIMEOUT = 6.0
 
     def __init__(
         self,
@@ -60,30 +72,46 @@ class PacelineApp(App[Result]):
         role: Literal["operator", "viewer"] = "operator",
         read_only: bool = False,
         ask_on_quit: bool = False,
-        fps: int = 4,
+        fps: int | None = None,
         feed: Feed | None = None,
+        config: Config | None = None,
         theme_folders: Iterable[Path] | None = None,
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        if feed is None and run_path is None:
-            raise ValueError("a run's folder or a feed is needed")
-        super().__init__()
-        self.store = FleetStore(now_s)
-        self.view = TableView()
-        self.render_clock = RenderClock(fps)
         self._now_s = now_s
         self._read_only = read_only
-        self._run_path = run_path
-        # Read-only is kept by the head as well: such a console holds the viewer's key.
-        self._feed: Feed = feed or HeadFeed(run_path, "viewer" if read_only else role)  # type: ignore[arg-type]
+        self.session = Session.nothing(now_s)
+        if feed is not None:
+            self.session = Session(feed, FleetStore(now_s), run_path, looks_only=read_only)
+        elif run_path is not None:
+            self.session = Session.of_run(run_path, role, looks_only=read_only, now_s=now_s)
+        self.DEFAULT_MODE = "launch" if self.session.kind == "none" else "live"  # type: ignore[misc]
+        super().__init__()
+        self.config = config or Config()
+        self.operator = Operator(self)
+        self.operator.armed = self.config.armed
+        self.render_clock = RenderClock(fps or self.config.fps)
+        self.frozen = False
         self._ask_on_quit = ask_on_quit
+        self._before = self.DEFAULT_MODE
         self._ours, self._theme_problems = load_themes(theme_folders)
         for theme in self._ours:
             self.register_theme(theme)
-        names = [theme.name for theme in self._ours]
-        self.theme = DEFAULT_THEME if DEFAULT_THEME in names else names[0] if names else "textual-dark"
+        names = self.theme_names
+        wanted = self.config.theme if self.config.theme in names else DEFAULT_THEME
+        self.theme = wanted if wanted in names else names[0] if names else "textual-dark"
         self._inks: tuple[str, Paint] | None = None
         self._timer: Timer | None = None
+        self.add_mode("launch", lambda: LaunchScreen())
+        self.add_mode("runs", lambda: RunsScreen())
+        self._add_run_modes()
+
+    def _add_run_modes(self) -> None:
+        session = self.session
+        self.add_mode("live", lambda: LiveScreen(session.store, session.view))
+        self.add_mode("fleet", lambda: FleetScreen(session.store, session.fleet_view))
+        self.add_mode("sla", lambda: SlaScreen(session.store))
+        self.add_mode("events", lambda: EventsScreen(session.store))
 
     def get_driver_class(self) -> type[Driver]:
         chosen = super().get_driver_class()
@@ -92,48 +120,76 @@ class PacelineApp(App[Result]):
     def get_theme_variable_defaults(self) -> dict[str, str]:
         return fallback_variables()
 
+    # --- what screens ask ----------------------------------------------------------------------------------
+
+    @property
+    def store(self) -> FleetStore:
+        return self.session.store
+
+    @property
+    def view(self) -> TableView:
+        return self.session.view
+
     @property
     def inks(self) -> Paint:
         if self._inks is None or self._inks[0] != self.theme:
             self._inks = (self.theme, Paint(self.theme_variables))
         return self._inks[1]
 
+    @property
+    def theme_names(self) -> list[str]:
+        return [theme.name for theme in self._ours]
+
     def now_s(self) -> float:
         return self._now_s()
 
     @property
     def looks_only(self) -> bool:
-        return self._read_only
+        return self._read_only or self.session.looks_only
 
     @property
     def record_folder(self) -> Path | None:
-        folder = self._run_path or (Path(self.store.record) if self.store.record else None)
+        folder = self.session.path or (Path(self.store.record) if self.store.record else None)
         return folder if folder is not None and (folder / "run.json").is_file() else None
+
+    async def inquire(self, question: Question) -> Answer | None:
+        return await self.session.feed.ask(question)
+
+    def why_not(self, action: Action) -> str:
+        return self.operator.why_not(action)
+
+    def ask_and_act(self, name: str, slots: list[str] | None = None, value: str = "") -> None:
+        self.operator.act(name, slots, value)
+
+    def tell(self, text: str, title: str = "", severity: Literal["information", "warning", "error"] = "information") -> None:
+        """One toast at a time: a second one on top of the first hides rows."""
+        self.clear_notifications()
+        self.notify(text, title=title, severity=severity, markup=False)
 
     # --- life ----------------------------------------------------------------------------------------------
 
-    def get_default_screen(self) -> Screen[Any]:
-        return LiveScreen(self.store, self.view)
-
     def on_mount(self) -> None:
-        if not self._from_record():
-            self.run_worker(self._feed.follow(self.store), name="feed", exclusive=True, group="feed")
+        if self.config.keys:
+            self.set_keymap(self.config.keys)
+        self._begin()
         self._timer = self.set_interval(1 / self.render_clock.fps, self.tick, name="render clock")
         self.theme_changed_signal.subscribe(self, lambda _: self.call_after_refresh(self._wipe))
-        if self._theme_problems:
-            self.tell("\n".join(self._theme_problems), "theme skipped", "warning")
+        problems = [*self.config.problems, *self._theme_problems]
+        if problems:
+            self.tell("\n".join(problems), "not used", "warning")
         self._detach_on_hangup()
 
-    def _from_record(self) -> bool:
-        """A run without a head is shown from its record; True if it has ended, so that no head is to be waited for."""
-        state = over(self._run_path) if self._run_path is not None else None
-        if state is None or self._run_path is None:
-            return False
-        self.store.apply_record(state)
-        if not self.store.ended:
-            self.store.disconnected(remedy(state.run))
-        self.push_screen(RecordScreen(self.store, self._run_path, first=True))
-        return self.store.ended
+    def _begin(self) -> None:
+        """Hear of the run, or show its record when there is no head to hear."""
+        session = self.session
+        state = over(session.path) if session.path is not None and session.kind == "head" else None
+        if state is not None and session.path is not None:
+            session.store.apply_record(state)
+            if not session.store.ended:
+                session.store.disconnected(remedy(state.run))
+            self.push_screen(RecordScreen(session.store, session.path, first=True))
+        if not session.store.ended and session.kind != "none":
+            self.run_worker(session.feed.follow(session.store), name="feed", exclusive=True, group="feed")
 
     def _detach_on_hangup(self) -> None:
         """Terminal closed or session ended: leave like `q` does."""
@@ -144,14 +200,38 @@ class PacelineApp(App[Result]):
                 loop.add_signal_handler(name, partial(self.exit, "detached"))
 
     async def on_unmount(self) -> None:
-        await self._feed.close()
+        await self.session.feed.close()
+
+    def open_run(self, path: Path, *, looks_only: bool = False) -> None:
+        self.open_session(Session.of_run(path, looks_only=looks_only or self._read_only, now_s=self._now_s))
+
+    def open_session(self, session: Session) -> None:
+        self.run_worker(self._open(session), group="session", exclusive=True)
+
+    async def _open(self, session: Session) -> None:
+        before, came_from = self.session, self.current_mode
+        if came_from in OF_A_RUN:
+            await self.switch_mode("runs")
+        self.workers.cancel_group(self, "feed")
+        await before.feed.close()
+        for mode in OF_A_RUN:
+            await self.remove_mode(mode)
+        self.session = session
+        self._add_run_modes()
+        await self.switch_mode("live")
+        self._before = came_from if came_from not in OF_A_RUN else "runs"
+        self._begin()
+
+    # --- painting ------------------------------------------------------------------------------------------
 
     def tick(self) -> int:
         """Paint what is due; how many lines changed."""
         due = self.render_clock.tick()
+        if self.frozen:
+            return 0
         # Under a dialog, help or the palette the picture goes on: what is asked about must not look frozen. Once a second,
         # because a line that shows through costs its whole width: 13 ms and 16 kB a paint at 120x36 instead of 7 and 5.
-        screen = next((screen for screen in reversed(self.screen_stack) if isinstance(screen, PaintedScreen)), None)
+        screen = self.painted_screen
         if due is None or screen is None or (screen is not self.screen and not due.charts):
             return 0
         self.render_clock.began()
@@ -160,6 +240,11 @@ class PacelineApp(App[Result]):
         lines = screen.paint(due)
         self.call_after_refresh(self.render_clock.finished)
         return lines
+
+    @property
+    def painted_screen(self) -> PaintedScreen | None:
+        """The one on show, or the one behind a dialog."""
+        return next((screen for screen in reversed(self.screen_stack) if isinstance(screen, PaintedScreen)), None)
 
     def stop_clock(self) -> None:
         """Paint only when `tick` is called (benchmarks)."""
@@ -171,113 +256,38 @@ class PacelineApp(App[Result]):
             if isinstance(screen, PaintedScreen):
                 screen.wipe()
 
-    def tell(self, text: str, title: str = "", severity: Literal["information", "warning", "error"] = "information") -> None:
-        """One toast at a time: a second one on top of the first hides rows."""
-        self.clear_notifications()
-        self.notify(text, title=title, severity=severity, markup=False)
+    # --- screens -------------------------------------------------------------------------------------------
 
-    # --- acts ----------------------------------------------------------------------------------------------
+    async def _go(self, mode: str) -> None:
+        if mode in OF_A_RUN and self.session.kind == "none":
+            self.tell("no run is open: choose one in 0 Launch or 5 Runs", severity="warning")
+        elif mode != self.current_mode:
+            self._before = self.current_mode
+            await self.switch_mode(mode)
 
-    def why_not(self, action: Action) -> str:
-        """Why this act cannot be done now, in words; empty when it can. The head has the last word."""
-        if not action.acts:
-            return ""
-        store, link = self.store, self.store.link()
-        if self._read_only:
-            return "this console was opened read-only"
-        if store.role == "viewer":
-            return "this console holds a viewer's key: it may look, not act"
-        if store.ended:
-            return "the run has ended"
-        if not link.trusted:
-            return "the head is silent: acts wait until it answers again"
-        snap = store.snapshot
-        if action.id == "rate" and (snap is None or not snap.mechanism):
-            return "no attempt is running whose rate could change"
-        if action.id == "pause" and (snap is None or snap.attempt_kind != "explore"):
-            return "only an explore attempt can pause: LoadGen's schedule is fixed before it starts"
-        if action.id in ON_A_REPLICA and self._slot_in_view() is None:
-            return "no replica under the cursor"
-        return ""
+    async def action_mode_launch(self) -> None:
+        await self._go("launch")
 
-    def _slot_in_view(self) -> str | None:
-        shown = next((screen for screen in reversed(self.screen_stack) if isinstance(screen, PaintedScreen)), None)
-        return shown.slot if isinstance(shown, ReplicaScreen) else self.view.cursor
+    async def action_mode_live(self) -> None:
+        await self._go("live")
 
-    def ask_and_act(self, name: str) -> None:
-        """The whole way of an act: why not, the question, the command, the head's answer."""
-        reason = self.why_not(BY_ID[name])
-        if reason:
-            self.tell(reason, BY_ID[name].title, "warning")
-            return
-        asks = {"rate": self._rate, "pause": self._pause, "stop_run": self._stop}
-        self.run_worker(asks[name]() if name in asks else self._on_replica(name), group="acts")
+    async def action_mode_fleet(self) -> None:
+        await self._go("fleet")
 
-    async def _on_replica(self, name: str) -> None:
-        target = target_of(self.store, self._slot_in_view())
-        if target is None:
-            return
-        title = f"{name.capitalize()} {target.slot}?"
-        facts = partial(facts_for, self.store, name, target)
-        dialog = ConfirmAct(title, facts, name.capitalize(), danger=name in ("evict", "recycle"))
-        answer = await self._ask(dialog)
-        if answer is not None:
-            args = {"slot": target.slot} if name == "readmit" else {"slot": target.slot, "incarnation": target.incarnation}
-            await self._send(name, args, answer.reason)
+    async def action_mode_sla(self) -> None:
+        await self._go("sla")
 
-    async def _rate(self) -> None:
-        current = self.store.snapshot.target_qps if self.store.snapshot else 0.0
-        answer = await self._ask(AskRate(partial(rate_facts, self.store), current))
-        qps = parse_qps(answer.value) if answer is not None else None
-        if answer is not None and qps is not None:
-            await self._send("set_rate", {"qps": qps}, answer.reason)
+    async def action_mode_events(self) -> None:
+        await self._go("events")
 
-    async def _pause(self) -> None:
-        name = "resume" if self.store.snapshot is not None and self.store.snapshot.paused else "pause"
-        effect = {"resume": "issuing starts again at the target rate", "pause": "no new samples; those in flight are finished"}[
-            name
-        ]
-        answer = await self._ask(ConfirmAct(f"{name.capitalize()} issuing?", lambda: [("effect", effect)], name.capitalize()))
-        if answer is not None:
-            await self._send(name, {}, answer.reason)
+    async def action_mode_runs(self) -> None:
+        await self._go("runs")
 
-    async def _stop(self) -> None:
-        dialog = TypeToConfirm("Stop the run?", partial(stop_facts, self.store), "Stop run", self.store.run, "the run's name")
-        if await self._ask(dialog) is not None:
-            await self._send("stop", {}, "stopped from the console")
+    async def action_last_view(self) -> None:
+        await self._go(self._before)
 
-    async def _ask(self, dialog: Screen[Answer | None]) -> Answer | None:
-        return await self.push_screen_wait(dialog)
-
-    async def _send(self, name: str, args: dict[str, Any], reason: str) -> bool:
-        reply = await self._feed.command(name, args, reason)
-        title = name.replace("_", " ") + ("" if reply.ok else " refused")
-        self.tell(reply.message or "done", title, "information" if reply.ok else "error")
-        return reply.ok
-
-    # --- keys of every screen ------------------------------------------------------------------------------
-
-    def action_stop_run(self) -> None:
-        self.ask_and_act("stop_run")
-
-    def action_help(self) -> None:
-        self.push_screen(HelpScreen())
-
-    def action_next_theme(self) -> None:
-        names = [theme.name for theme in self._ours]
-        if names:
-            self.theme = names[(names.index(self.theme) + 1) % len(names)] if self.theme in names else names[0]
-
-    def action_picture(self) -> None:
-        """Into the run's record when it lies here and can be written, else into the working directory."""
-        record = self.record_folder
-        folder = record if record is not None and os.access(record, os.W_OK) else Path.cwd()
-        try:
-            where = self.save_screenshot(time.strftime("console-%Y%m%d-%H%M%S.svg"), str(folder))
-        except OSError as error:
-            self.tell(f"no picture: {error}", severity="error")
-        else:
-            self.tell(f"picture in {where}")
+    def open_replica(self, slot: str, crumb: str) -> None:
+        self.push_screen(ReplicaScreen(self.store, slot, crumb))
 
     def show_record(self) -> None:
         folder = self.record_folder
@@ -288,17 +298,38 @@ class PacelineApp(App[Result]):
         else:
             self.push_screen(RecordScreen(self.store, folder, first=False))
 
-    def copy_log_path(self, slot: str | None) -> None:
-        at = self.store.index.get(slot) if slot is not None else None
-        path = self.store.slots[at].log if at is not None else ""
-        if not path:
-            self.tell("no log of this replica is known (yet)", severity="warning")
-            return
-        self.copy_to_clipboard(path)
-        self.tell(path, "log path copied (OSC 52; in tmux: set -g set-clipboard on)")
+    # --- keys of every screen ------------------------------------------------------------------------------
+
+    def action_act(self, name: str) -> None:
+        self.ask_and_act(name)
+
+    def action_arm(self) -> None:
+        self.operator.toggle_arm()
+
+    def action_control(self) -> None:
+        self.operator.control()
+
+    def action_help(self) -> None:
+        shown = self.painted_screen
+        self.push_screen(HelpScreen(shown.WHERE if shown is not None else "live", self.config.keys))
+
+    def action_freeze_picture(self) -> None:
+        self.frozen = not self.frozen
+        self._wipe()
+
+    def action_next_theme(self) -> None:
+        names = self.theme_names
+        if names:
+            self.theme = names[(names.index(self.theme) + 1) % len(names)] if self.theme in names else names[0]
+
+    def command_next_theme(self, name: str) -> None:
+        if name in self.theme_names:
+            self.theme = name
+        else:
+            self.tell(f"no theme {name!r}; there are {', '.join(self.theme_names)}", severity="warning")
 
     def action_leave(self) -> None:
-        if self.store.ended:
+        if self.session.kind != "head" or self.store.ended:
             self.exit("left")
         elif self._ask_on_quit:
             self.run_worker(self._leave_or_stop(), group="acts")
@@ -310,7 +341,7 @@ class PacelineApp(App[Result]):
         if answer == "leave":
             self.exit("detached")
         elif answer == "stop":
-            await self._feed.command("stop", {}, "stopped on leaving the console")
+            await self.session.feed.command("stop", {}, "stopped on leaving the console")
             self.exit("stop")
 
     async def action_quit(self) -> None:
@@ -319,10 +350,42 @@ class PacelineApp(App[Result]):
     def action_help_quit(self) -> None:
         self.tell("q leaves this console; the run goes on")
 
+    # --- by name -------------------------------------------------------------------------------------------
+
+    def action_command_line(self) -> None:
+        self.push_screen(CommandLine(self._values), self._run_line)
+
+    def _values(self, takes: str) -> Sequence[str]:
+        """What the argument of a command can be."""
+        screen = self.painted_screen
+        if takes == "SLOT":
+            return [info.slot for info in self.store.slots]
+        known = {"THEME": self.theme_names, "POLICY": ["flag", "drain", "recycle"], "SPEED": ["1", "4", "16", "60"]}
+        return known.get(takes) or (screen.sort_names() if takes == "COLUMN" and screen is not None else [])
+
+    async def _run_line(self, text: str | None) -> None:
+        if text:
+            typed = parse(text)
+            await self.run_named(typed.action, typed.argument)
+
+    async def run_named(self, action: Action, argument: str = "") -> None:
+        """An action by its name, from the `:` line or the palette."""
+        if action.acts:
+            self.ask_and_act(action.id, [argument] if action.takes == "SLOT" and argument else None, argument)
+            return
+        method = f"command_{action.id}" if argument else f"action_{action.id}"
+        on = next((node for node in (self.painted_screen, self) if node is not None and hasattr(node, method)), None)
+        shown = self.painted_screen
+        if on is None or (on is shown and shown is not None and shown.WHERE not in action.where):
+            self.tell(f"{action.command} belongs to {', '.join(action.where)}", action.title, "warning")
+        elif argument:
+            getattr(on, method)(argument)
+        else:
+            await on.run_action(action.id)
+
     def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
-        for action in ACTIONS:
-            if action.group == "Move":
-                continue  # keys that a hand is on already
-            namespace = self if action.scope == "app" else screen
-            if action.id != "command_palette" and hasattr(namespace, f"action_{action.id}"):
-                yield SystemCommand(action.title, action.help, partial(namespace.run_action, action.id))
+        shown = self.painted_screen
+        where = shown.WHERE if shown is not None else "live"
+        for action in NAMES.values():
+            if where in action.where or "app" in action.where:
+                yield SystemCommand(action.title, action.help, partial(self.run_named, action))

@@ -27,11 +27,13 @@ from harness.records.layout import RunFolder
 from harness.wire import control, sockets
 from harness.wire.client import HeadAddress, HeadUnreachable, operator_name
 from harness.wire.frames import WireError, encode
+from harness.wire.inquiry import Answer, Question
 from harness.wire.keys import ClientKeys, KeyProblem, load_client_keys
 
 BACKOFF_S: Final = (0.5, 1.0, 2.0, 4.0)
 COMMAND_TRIES: Final = 4
 COMMAND_WAIT_S: Final = 3.0
+ANSWER_WAIT_S: Final = 3.0
 JOURNAL_TAIL: Final = 500
 STATE_EVERY_S: Final = 1.0  # the whole state is asked for at most this often, whatever the snapshots say
 
@@ -47,7 +49,7 @@ class HeadFeed:
     ) -> None:
         self._folder = RunFolder(path)
         self._role: Literal["operator", "viewer"] = role
-        self._operator = operator or operator_name()
+        self.operator = operator or operator_name()
         self._command_wait_s = command_wait_s
         self._context: zmq.asyncio.Context | None = None
         self._control: zmq.asyncio.Socket | None = None
@@ -115,7 +117,7 @@ class HeadFeed:
                     return
 
     async def _ask_state(self, store: FleetStore) -> bool:
-        request = control.GetState(uuid.uuid4().hex, JOURNAL_TAIL, self._operator)
+        request = control.GetState(uuid.uuid4().hex, JOURNAL_TAIL, self.operator)
         reply = await self._ask(request, request.request_id, tries=2, wait_s=STALE_AFTER_S)
         if reply is None:
             return False
@@ -124,7 +126,7 @@ class HeadFeed:
 
     async def command(self, name: str, args: dict[str, Any] | None = None, reason: str = "") -> control.CommandReply:
         """Sent again with the same request id until answered: the head runs it once, even across a reconnect."""
-        request = control.Command(uuid.uuid4().hex, self._operator, name, args or {}, reason)
+        request = control.Command(uuid.uuid4().hex, self.operator, name, args or {}, reason)
         try:
             reply = await self._ask(request, request.request_id, tries=COMMAND_TRIES, wait_s=self._command_wait_s)
         except (HeadUnreachable, WireError) as problem:
@@ -133,6 +135,13 @@ class HeadFeed:
             return reply
         said = f"no answer from the head within {COMMAND_TRIES * self._command_wait_s:.0f} s; look at the events before repeating"
         return control.CommandReply(request.request_id, False, said)
+
+    async def ask(self, question: Question) -> Answer | None:
+        try:
+            reply = await self._ask(question, question.request_id, tries=1, wait_s=ANSWER_WAIT_S)
+        except (HeadUnreachable, WireError):
+            return None
+        return reply if isinstance(reply, Answer) else None
 
     async def _ask(self, request: msgspec.Struct, request_id: str, *, tries: int, wait_s: float) -> control.ToConsole | None:
         future: asyncio.Future[control.ToConsole] = asyncio.get_running_loop().create_future()

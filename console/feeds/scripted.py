@@ -19,6 +19,7 @@ from console.store.fleet import FleetStore
 from console.store.rings import HISTORY_POINTS
 from harness.spec import FleetSpec, LimitsSpec, LoadSpec, RunSpec, slot_name
 from harness.wire import control
+from harness.wire.inquiry import Answer, Question
 from harness.wire.states import REPLICA_CODE
 
 SAMPLE_UNIX = 1_795_000_000.0  # when the sample run "started"
@@ -248,6 +249,7 @@ class ScriptedFeed:
         self.fleet = fleet or ScriptedFleet()
         self.sent: list[control.Command] = []
         self.refuse = ""  # not empty: every command is answered with this
+        self.operator = "kim@head"
         self._hz = hz
         self._store: FleetStore | None = None
 
@@ -293,6 +295,9 @@ class ScriptedFeed:
         fleet.acts += 1
         self.tell(fleet.note(fleet.t_s, "operator:kim@head", f"act.{name}", slot, why=reason))
         return control.CommandReply(request.request_id, True, f"{name} {slot}".strip() + ": done")
+
+    async def ask(self, question: Question) -> Answer | None:
+        return None
 
     async def close(self) -> None:
         self._store = None

@@ -8,13 +8,14 @@ from __future__ import annotations
 import math
 import textwrap
 from collections.abc import Callable
+from typing import ClassVar
 
 import numpy as np
 from textual.app import ComposeResult
 from textual.containers import Horizontal, VerticalScroll
 from textual.strip import Strip
 
-from console.actions import BY_ID, bindings
+from console.actions import Where, bindings, footer_of
 from console.screens.base import PaintedScreen
 from console.store.fleet import FleetStore
 from console.widgets import fmt
@@ -25,7 +26,6 @@ from console.widgets.footer import KeyFooter
 from console.widgets.header import HeaderLine
 from console.widgets.paint import GLYPHS, Painted, Run, strip_of
 
-_KEYS = ("back", "evict", "drain", "recycle", "readmit", "copy")
 _LABEL = 13
 EVENT_LINES = 12
 
@@ -77,22 +77,23 @@ class SlotEvents(Painted):
 
 
 class ReplicaScreen(PaintedScreen):
-    BINDINGS = bindings("live", _KEYS)
+    BINDINGS = bindings("replica")
+    WHERE: ClassVar[Where] = "replica"
 
-    def __init__(self, store: FleetStore, slot: str) -> None:
+    def __init__(self, store: FleetStore, slot: str, crumb: str = "Live") -> None:
         super().__init__()
-        self._store, self.slot = store, slot
+        self._store, self.slot, self._crumb = store, slot, crumb
 
     def compose(self) -> ComposeResult:
         store, slot = self._store, self.slot
-        yield HeaderLine(store, f"Live ▸ {slot}", looks_only=self.console_app.looks_only, id="header")
+        yield HeaderLine(store, f"{self._crumb} ▸ {slot}", looks_only=self.console_app.looks_only, id="header")
         with VerticalScroll(id="replica"):
             with Horizontal(id="facts-tier"):
                 yield FactsPane("Now", self._now_facts, id="now-facts")
                 yield FactsPane("What it is", self._own_facts, id="own-facts")
             yield BrailleChart(lambda: "tok/s each second", self._picture, fmt.big, span_s=60, id="replica-chart")
             yield SlotEvents(store, slot, id="slot-events")
-        yield KeyFooter([BY_ID[name] for name in _KEYS], self.console_app.why_not, id="footer")
+        yield KeyFooter(footer_of("replica"), self.console_app.why_not, id="footer")
 
     def on_mount(self) -> None:
         self.query_one("#replica").focus()
@@ -163,27 +164,11 @@ class ReplicaScreen(PaintedScreen):
             if due.charts or painted.unpainted or (due.numbers and not isinstance(painted, BrailleChart))
         )
 
-    def wipe(self) -> None:
-        for painted in self.query(Painted):
-            painted.wipe()
-
-    def on_resize(self) -> None:
-        self.call_after_refresh(self.paint, EVERYTHING)
-
     def action_back(self) -> None:
         self.dismiss(None)
 
     def action_copy(self) -> None:
         self.console_app.copy_log_path(self.slot)
 
-    def action_evict(self) -> None:
-        self.console_app.ask_and_act("evict")
-
-    def action_drain(self) -> None:
-        self.console_app.ask_and_act("drain")
-
-    def action_recycle(self) -> None:
-        self.console_app.ask_and_act("recycle")
-
-    def action_readmit(self) -> None:
-        self.console_app.ask_and_act("readmit")
+    def targets(self) -> list[str]:
+        return [self.slot]

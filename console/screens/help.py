@@ -1,21 +1,25 @@
-"""Every key, made from the action registry, so that it cannot be wrong about itself. Scrolls; any of esc, q, ? closes."""
+"""Every key, made from the action registry, so that it cannot be wrong: those of the screen first. Scrolls, filters."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import ClassVar, Final
 
 from textual.app import ComposeResult
 from textual.binding import Binding
-from textual.containers import Horizontal, VerticalScroll
+from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.content import Content
 from textual.screen import ModalScreen
-from textual.widgets import Static
+from textual.widgets import Input, Static
 
-from console.actions import ACTIONS
+from console.actions import ACTIONS, Action, Where
 from console.store.fleet import SHOWN_STATES
 from console.widgets.paint import GLYPHS
 
-_TITLES = {"Act": "Act on the run (each asks first)", "Look": "Look", "Move": "Move", "Console": "This console"}
+_TITLES = {
+    "Screens": "Screens", "Act": "Act on the run (each asks first)", "Look": "Look", "Replay": "Replay of a record",
+    "Move": "Move", "Console": "This console",
+}  # fmt: skip
 
 
 #: What stands on screens without an explanation beside it.
@@ -36,25 +40,66 @@ def _row(key: str, title: str, text: str) -> ComposeResult:
 
 
 class HelpScreen(ModalScreen[None]):
-    BINDINGS: ClassVar = [Binding("escape,q,f1,question_mark", "close", "Close", show=False)]
+    BINDINGS: ClassVar = [
+        Binding("escape,f1,question_mark", "close", "Close", show=False),
+        Binding("down", "scroll('down')", "Down", show=False, priority=True),
+        Binding("up", "scroll('up')", "Up", show=False, priority=True),
+        Binding("pagedown", "scroll('page_down')", "Page down", show=False, priority=True),
+        Binding("pageup", "scroll('page_up')", "Page up", show=False, priority=True),
+    ]
+
+    def __init__(self, where: Where, keys: Mapping[str, str]) -> None:
+        super().__init__()
+        self._where, self._keys = where, keys
 
     def compose(self) -> ComposeResult:
-        with VerticalScroll(id="help") as box:
-            box.border_title = "Keys"
-            box.border_subtitle = "esc closes"
-            for group, title in _TITLES.items():
+        with Vertical(id="help") as box:
+            box.border_title = "Help"
+            box.border_subtitle = "type to filter · ↑ ↓ PgUp PgDn scroll · esc closes"
+            yield Input(placeholder="filter: a key, a word", id="help-filter", compact=True)
+            with VerticalScroll(id="help-lines"):
+                yield from self._sections()
+
+    def _sections(self) -> ComposeResult:
+        here = [action for action in ACTIONS if self._where in action.where]
+        yield Static(f"On this screen ({self._where})", classes="help-title")
+        for action in here:
+            yield from self._row_of(action)
+        for group, title in _TITLES.items():
+            rest = [action for action in ACTIONS if action.group == group and action not in here]
+            if rest:
                 yield Static(title, classes="help-title")
-                for action in ACTIONS:
-                    if action.group == group:
-                        yield from _row(action.shown_key, action.title, action.help)
-            yield Static("Words", classes="help-title")
-            for word, meaning in WORDS:
-                yield from _row("", word, meaning)
-            yield Static("States", classes="help-title")
-            yield Static("  ".join(f"{GLYPHS[name]} {name}" for name in SHOWN_STATES), classes="help-line", markup=False)
+            for action in rest:
+                yield from self._row_of(action)
+        yield Static("Words", classes="help-title")
+        for word, meaning in WORDS:
+            yield from _row("", word, meaning)
+        yield Static("States", classes="help-title")
+        yield Static("  ".join(f"{GLYPHS[name]} {name}" for name in SHOWN_STATES), classes="help-line", markup=False)
+
+    def _row_of(self, action: Action) -> ComposeResult:
+        key = self._keys.get(action.id, action.shown_key)
+        places = "" if self._where in action.where or "app" in action.where else f"  [{', '.join(action.where)}]"
+        takes = f" {action.takes}" if action.takes else ""
+        yield from _row(key, action.title, f"{action.help or action.title.lower()}{places}  :{action.command}{takes}")
 
     def on_mount(self) -> None:
-        self.query_one("#help").focus()
+        self.query_one("#help-filter", Input).focus()
+
+    def on_input_changed(self, event: Input.Changed) -> None:
+        """Rows that contain every word; titles and the rest only while nothing is typed."""
+        words = event.value.lower().split()
+        for row in self.query(".help-row"):
+            told = " ".join(str(part.render()) for part in row.query(Static)).lower()
+            row.display = all(word in told for word in words)
+        for title in self.query(".help-title, .help-line"):
+            title.display = not words
+
+    def action_scroll(self, way: str) -> None:
+        lines = self.query_one("#help-lines", VerticalScroll)
+        {"down": lines.scroll_down, "up": lines.scroll_up, "page_down": lines.scroll_page_down, "page_up": lines.scroll_page_up}[
+            way
+        ](animate=False)
 
     def action_close(self) -> None:
         self.dismiss(None)

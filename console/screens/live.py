@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import ClassVar, Final
 
 from textual import on
 from textual.app import ComposeResult
 from textual.containers import Horizontal
 from textual.widgets import Input
 
-from console.actions import FOOTER, bindings
+from console.actions import Where, bindings, footer_of
 from console.screens.base import PaintedScreen
-from console.screens.detail import ReplicaScreen
 from console.store.fleet import FleetStore
 from console.store.view import TableView
 from console.widgets import fmt
@@ -32,6 +31,7 @@ FEW_ROWS: Final = 6  # a table with at most that many rows takes no more than th
 
 class LiveScreen(PaintedScreen):
     BINDINGS = bindings("live")
+    WHERE: ClassVar[Where] = "live"
 
     def __init__(self, store: FleetStore, view: TableView) -> None:
         super().__init__()
@@ -57,7 +57,7 @@ class LiveScreen(PaintedScreen):
         yield ReplicaTable(store, self._view, self.console_app.now_s, id="table")
         yield Input(placeholder="part of a slot or a state", id="filter", compact=True)
         yield EventsPane(store, id="events")
-        yield KeyFooter(FOOTER, self.console_app.why_not, id="footer")
+        yield KeyFooter(footer_of("live"), self.console_app.why_not, id="footer")
 
     def _more(self) -> str:
         return "v: by replica, from the record" if self._store.ended and self.console_app.record_folder is not None else ""
@@ -117,9 +117,6 @@ class LiveScreen(PaintedScreen):
         for painted in self.query(Painted):
             painted.wipe()
         self.table.wipe()
-
-    def on_resize(self) -> None:
-        self.call_after_refresh(self.paint, EVERYTHING)
 
     # --- keys: looking -------------------------------------------------------------------------------------
 
@@ -196,47 +193,26 @@ class LiveScreen(PaintedScreen):
 
     def action_open(self) -> None:
         if self._view.cursor is not None:
-            self._hold()
-            self.app.push_screen(ReplicaScreen(self._store, self._view.cursor))
+            self.hold()
+            self.console_app.open_replica(self._view.cursor, "Live")
 
     def action_result(self) -> None:
         self.console_app.show_record()
 
-    def _hold(self) -> None:
+    def targets(self) -> list[str]:
+        return [self._view.cursor] if self._view.cursor is not None else []
+
+    def hold(self) -> None:
         self._view.hold(self.console_app.now_s())
         self.table.repaint()
 
     def action_copy(self) -> None:
-        self._hold()
+        self.hold()
         self.console_app.copy_log_path(self._view.cursor)
 
     @on(ReplicaTable.Chosen)
     def _open_clicked(self) -> None:
         self.action_open()
-
-    # --- keys: acting --------------------------------------------------------------------------------------
-
-    def action_evict(self) -> None:
-        self._act_on_row("evict")
-
-    def action_drain(self) -> None:
-        self._act_on_row("drain")
-
-    def action_recycle(self) -> None:
-        self._act_on_row("recycle")
-
-    def action_readmit(self) -> None:
-        self._act_on_row("readmit")
-
-    def _act_on_row(self, name: str) -> None:
-        self._hold()
-        self.console_app.ask_and_act(name)
-
-    def action_rate(self) -> None:
-        self.console_app.ask_and_act("rate")
-
-    def action_pause(self) -> None:
-        self.console_app.ask_and_act("pause")
 
 
 def _window(store: FleetStore) -> str:

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import textwrap
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from rich.style import Style
 from textual.app import ComposeResult
 from textual.containers import Vertical, VerticalScroll
 from textual.strip import Strip
 
-from console.actions import BY_ID, bindings
+from console.actions import BY_ID, Where, bindings
 from console.screens.base import PaintedScreen
 from console.store.fleet import FleetStore
 from console.store.record import ByReplica, summary_of
@@ -92,7 +92,8 @@ def _over(value_ms: float | None, limit_ms: float | None, pane: Painted) -> Styl
 
 
 class RecordScreen(PaintedScreen):
-    BINDINGS = bindings("live", ("back",))
+    BINDINGS = bindings("record")
+    WHERE: ClassVar[Where] = "record"
 
     def __init__(self, store: FleetStore, path: Path, *, first: bool) -> None:
         """`first`: opened instead of the live screen; there is nothing to go back to, unless a head comes."""
@@ -143,10 +144,6 @@ class RecordScreen(PaintedScreen):
             for painted in self.query(Painted)
             if painted.region.height and (painted.unpainted or (due.numbers and not isinstance(painted, Rows)))
         )
-
-    def wipe(self) -> None:
-        for painted in self.query(Painted):
-            painted.wipe()
 
     def action_back(self) -> None:
         if not self._first:

@@ -9,9 +9,9 @@ from rich.style import Style
 from textual.strip import Strip
 
 from console.actions import Action
-from console.widgets.paint import Painted, Run, strip_of
+from console.widgets.paint import Painted, Run, size_of, strip_of
 
-ALWAYS: Final = ("help", "leave", "back")  # on the narrowest terminal too: the way out and the way to the rest
+ALWAYS: Final = ("help", "leave", "back", "command_line")  # on the narrowest terminal too: the way out and the way to the rest
 
 
 def label_of(action: Action, short: bool) -> str:
@@ -26,10 +26,10 @@ class KeyFooter(Painted):
     def draw(self, width: int, height: int) -> list[Strip]:
         ink = self.inks
         short = width < 110
+        runs: list[Run] = [(" 0-5 ", ink.primary + Style(bold=True)), ("Screens  ", ink.muted)]
         sizes = [len(action.shown_key) + len(label_of(action, short)) + 4 for action in self._actions]
         always = [action.id in ALWAYS for action in self._actions]
-        room = width + 1 - sum(size for size, keep in zip(sizes, always, strict=True) if keep)
-        runs: list[Run] = []
+        room = width + 1 - size_of(runs) - sum(size for size, keep in zip(sizes, always, strict=True) if keep)
         for action, size, keep in zip(self._actions, sizes, always, strict=True):
             if not keep:
                 room -= size

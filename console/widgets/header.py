@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import textwrap
 import time
-from typing import Final
+from typing import Any, Final, cast
 
 from rich.style import Style
 from textual.strip import Strip
@@ -36,6 +36,10 @@ class HeaderLine(Painted):
             badges += [("  ", ink.plain), (" SYNTHETIC ", ink.badge)]
         if self._looks_only or store.role == "viewer":
             badges += [("  ", ink.plain), (" READ-ONLY ", ink.badge)]
+        if self._frozen:
+            badges += [("  ", ink.plain), (" ❄ PICTURE FROZEN (F) ", ink.badge)]
+        elif not self._armed:
+            badges += [("  ", ink.plain), (" ○ DISARMED ", ink.badge)]
         where: list[Run] = [(" ▸ ", ink.faint), (self._where, ink.plain)]
         right: list[Run] = []
         if snap is not None and snap.paused and not store.ended:
@@ -52,6 +56,15 @@ class HeaderLine(Painted):
         left: list[Run] = [(" ◢ ", ink.primary), (name, ink.bold), *badges, (words, ink.muted), *where]
         return [strip_of(spread(left, right, width), width)]
 
+    @property
+    def _frozen(self) -> bool:
+        return bool(getattr(self.app, "frozen", False))
+
+    @property
+    def _armed(self) -> bool:
+        operator = getattr(self.app, "operator", None)
+        return operator is None or operator.armed
+
     def _words(self, wide: bool) -> str:
         attempt = self._store.attempt
         if attempt is None:
@@ -66,6 +79,8 @@ class HeaderLine(Painted):
             return [("● live", ink.good)]
         if link.kind == "ended":
             return [("◆ ended", ink.muted)]
+        if link.kind == "connecting" and cast(Any, self.app).session.kind == "none":
+            return []
         if link.kind == "connecting":
             return [("▲ no head", ink.bad) if self._store.run else ("○ connecting", ink.warn)]
         word = "silent" if link.kind == "stale" else "head lost"

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from harness.wire.frames import Codec
+from harness.wire.inquiry import Answer, Question
 
 
 class _Message(msgspec.Struct, tag=True, omit_defaults=True):
@@ -198,7 +199,7 @@ class GetState(_Message):
 class Command(_Message):
     """An operator's act. Repeats with the same request id are answered, not run again.
 
-    Names and arguments: set_rate{qps} · drain{slot,incarnation} · recycle{slot,incarnation} · evict{slot,incarnation}
+    Names and arguments: set_rate{qps,ramp_s?} · drain{slot,incarnation} · recycle{slot,incarnation} · evict{slot,incarnation}
     · readmit{slot} · waive{slot} · start_attempt{kind?,qps?} · abort · stop · pause · resume · set_policy{policy}
     · take_control · release_control. `incarnation` may be a prefix; empty means "the current one".
     """
@@ -412,6 +413,9 @@ class FleetSnapshot(_Message):
     state_age_s: bytes
     slow_age_s: list[float] = []  # since when each of `slow` is called slow
     straggler_note: str = ""  # why nobody is judged (yet): grace, too few windows, too few replicas; "" = judging
+    evictions: int = 0  # in the last ten minutes; what counts against stragglers.max_acts_per_10min
+    ramp_to_qps: float = 0.0  # the target rate is on its way there; 0 = it stands
+    ramp_left_s: float = 0.0
 
 
 class JournalNews(_Message):
@@ -431,10 +435,10 @@ FLOAT_COLUMNS = (
 )  # fmt: skip
 INT_COLUMNS = ("outstanding", "running", "waiting", "restarts")
 
-ToHead = RegisterWorker | WorkerBeat | ReplicaExited | ReplicaStarting | Register | Heartbeat | GetState | Command
+ToHead = RegisterWorker | WorkerBeat | ReplicaExited | ReplicaStarting | Register | Heartbeat | GetState | Command | Question
 ToWorker = WorkerPlan | Rejected | Unknown | BeatAck | RecycleSlot | StopSlot | StartSlot | StopWorker
 ToReplica = Ack | Rejected | Unknown | BeatAck | DataEndpoint | DataClosed
-ToConsole = RunState | CommandReply | Rejected | FleetSnapshot | JournalNews | RosterNews
+ToConsole = RunState | CommandReply | Rejected | FleetSnapshot | JournalNews | RosterNews | Answer
 
 TO_HEAD: Codec[ToHead] = Codec(ToHead)
 TO_WORKER: Codec[ToWorker] = Codec(ToWorker)
