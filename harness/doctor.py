@@ -229,6 +229,19 @@ def engines() -> Check:
     return Check("engines", bool(able), detail, "" if able else "install an engine's extra")
 
 
+def engine(name: str) -> Check:
+    """Whether this one can be loaded here."""
+    from harness.engines import registry
+    from harness.engines.base import EngineError
+
+    try:
+        synthetic = registry.factory(name).synthetic
+    except (EngineError, ImportError) as error:
+        known = ", ".join(registry.names())
+        return Check("engine", False, f"{name}: {error}", f"install what it needs, or set fleet.engine to one of {known}")
+    return Check("engine", True, f"{name} (simulates, measures no hardware)" if synthetic else name)
+
+
 def _output(*command: str) -> str | None:
     try:
         return subprocess.run(command, capture_output=True, text=True, timeout=5, check=False).stdout.strip()

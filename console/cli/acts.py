@@ -22,10 +22,20 @@ Incarnation = Annotated[str, Parameter(help="Act only if the slot still holds th
 RunFirst = Annotated[str, Parameter(help="May be left out: then the newest that is going on")]
 
 _WAIT_STOP_S = 60.0
+_LONGEST_RAMP_S = 3600.0
 
 
-def rate(run: RunFirst, qps: str | None = None, /, *, reason: Reason = "", json: AsJson = False) -> int:
-    """Change the offered rate: at once in an exploration; in a LoadGen attempt by starting the next one at the new rate."""
+def rate(
+    run: RunFirst,
+    qps: str | None = None,
+    /,
+    *,
+    ramp: Annotated[float, Parameter(help="Exploration only: seconds over which the rate moves there in a straight line")] = 0.0,
+    reason: Reason = "",
+    json: AsJson = False,
+) -> int:
+    """Change the offered rate: at once (or as a ramp) in an exploration; in a LoadGen attempt by starting the next one at the
+    new rate."""
     which, wanted = _run_and("QPS", run, qps)
     try:
         rate_qps = float(wanted)
@@ -35,7 +45,10 @@ def rate(run: RunFirst, qps: str | None = None, /, *, reason: Reason = "", json:
         raise BadInput(
             f"rate: {wanted} must be more than 0 and at most 1,000,000 queries per second (`{typed('pause')}` stops issuing)"
         )
-    return _act(live_run(which), "set_rate", {"qps": rate_qps}, reason, json)
+    if not 0 <= ramp <= _LONGEST_RAMP_S:
+        raise BadInput(f"rate: --ramp {ramp:g} is not a time for a ramp: 0 (at once) to {_LONGEST_RAMP_S:,.0f} seconds")
+    args = {"qps": rate_qps, "ramp_s": ramp} if ramp else {"qps": rate_qps}
+    return _act(live_run(which), "set_rate", args, reason, json)
 
 
 def drain(

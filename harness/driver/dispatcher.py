@@ -24,6 +24,7 @@ from harness.datasets import Dataset
 from harness.driver.ledger import Ledger, Member, Sample, TriesExhausted
 from harness.driver.rows import RowBuffer
 from harness.driver.sinks import Answer, Sink
+from harness.driver.watch import Watching, look
 from harness.wire import attempt as up
 from harness.wire import data
 from harness.wire.frames import PROTOCOL_VERSION, WireError, encode
@@ -88,6 +89,7 @@ class Dispatcher:
         self._asleep = False
         self._outgoing: deque[up.ToSupervisor] = deque()
         self._rows = RowBuffer()
+        self._watching = Watching()
         self._firsts: list[Answer] = []
         self._completes: list[Answer] = []
         self._ttfts: list[tuple[int, int]] = []  # roster position, µs: told at once, not when the sample completes
@@ -402,6 +404,10 @@ class Dispatcher:
                 self._held.discard(message.slot)
                 del self._admitted[message.slot]
                 self._drop(member, message.reason, now)
+        elif isinstance(message, up.Watch):
+            self._watching.begin(message, now)
+            if message.slot:
+                self._outgoing.append(look(message, self.ledger.members.get(message.slot), self._n_prompt, now))
         elif isinstance(message, up.Quit):
             self.fail(message.reason)
         else:
@@ -422,6 +428,8 @@ class Dispatcher:
             self.ledger.give_up_try(sample, now, f"no answer from {member.slot} within the sample deadline")
         self._report_drained()
         self._watch_ready(now)
+        if self._watching:
+            self._outgoing.extend(self._watching.due(self.ledger.members, self._n_prompt, now))
         self._outgoing.append(self._batch(now))
 
     def _report_drained(self) -> None:

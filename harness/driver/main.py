@@ -10,11 +10,11 @@ import contextlib
 import ctypes
 import faulthandler
 import gc
+import logging
 import os
 import sys
 import threading
 import time
-import traceback
 from pathlib import Path
 
 import zmq
@@ -26,11 +26,14 @@ from harness.driver.dispatcher import Dispatcher
 from harness.driver.explore import ExploreIssuer
 from harness.driver.ledger import Ledger
 from harness.driver.sinks import NullSink
+from harness.records.logs import LINE_FORMAT
 from harness.spec import RunSpec
 from harness.wire import attempt as up
 from harness.wire import sockets
 from harness.wire.frames import encode
 from harness.wire.keys import ServerKeys, ZapHandler, allow
+
+log = logging.getLogger("paceline.driver")
 
 EXIT_OK, EXIT_FAILED = 0, 4
 _PR_SET_TIMERSLACK = 29
@@ -52,7 +55,7 @@ class Driver:
         try:
             dispatcher = self._open()
         except Exception as error:
-            traceback.print_exc()
+            log.exception("the driver could not start")
             self._send_end(up.DriverEnd(False, f"the driver could not start: {error}", 0, 0))
             self._context.destroy(linger=2000)
             return EXIT_FAILED
@@ -63,7 +66,7 @@ class Driver:
             if dispatcher.failure is None:
                 self._load(dispatcher)
         except Exception as error:
-            traceback.print_exc()
+            log.exception("the driver failed")
             dispatcher.fail(f"the driver failed: {type(error).__name__}: {error}")
         if dispatcher.failure is None:
             dispatcher.tell(up.DriverPhase("logging"))
@@ -108,7 +111,7 @@ class Driver:
         try:
             dispatcher.run()
         except BaseException as error:
-            traceback.print_exc()
+            log.exception("the dispatcher failed")
             dispatcher.failure = dispatcher.failure or f"the dispatcher failed: {type(error).__name__}: {error}"
         reason = dispatcher.failure or ""
         self._send_end(up.DriverEnd(not reason, reason, dispatcher.issued, dispatcher.completed))
@@ -174,6 +177,7 @@ def _sharpen_timers() -> None:
 
 def main() -> None:
     faulthandler.enable()
+    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format=LINE_FORMAT)
     _sharpen_timers()
     status = Driver(DriverConfig.load(Path(sys.argv[1]))).run()
     sys.stdout.flush()

@@ -7,6 +7,8 @@ Every implementation passes tests/unit/test_engine_contract.py.
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
@@ -28,6 +30,26 @@ class Request:
     max_tokens: int
     expected_tokens: int = 0  # output length known beforehand (0: the engine decides); real engines ignore it
     index: int = 0
+
+
+#: Arguments told of one replica, and how long a name or a value may be: facts travel with every REGISTER.
+MOST_ARGUMENTS, NAME_CHARACTERS, VALUE_CHARACTERS = 64, 60, 120
+
+
+def argument_facts(args: Mapping[str, Any]) -> dict[str, Any]:
+    """Engine arguments as flat facts `arg.<name>`, comparable between replicas: numbers and words as they are, all else
+    as JSON, cut where it is long. Beyond the first 64 by name only their number is told."""
+    facts: dict[str, Any] = {}
+    for name in sorted(args)[:MOST_ARGUMENTS]:
+        value = args[name]
+        if not (value is None or isinstance(value, bool | int | float | str)):
+            value = json.dumps(value, sort_keys=True, separators=(",", ":"), default=str)
+        if isinstance(value, str) and len(value) > VALUE_CHARACTERS:
+            value = value[: VALUE_CHARACTERS - 1] + "…"
+        facts[f"arg.{name[:NAME_CHARACTERS]}"] = value
+    if len(args) > MOST_ARGUMENTS:
+        facts["arguments_left_out"] = len(args) - MOST_ARGUMENTS
+    return facts
 
 
 class EngineError(Exception):
@@ -92,7 +114,8 @@ class Engine(Protocol):
 
     def versions(self) -> dict[str, str]: ...
 
-    def facts(self) -> dict[str, Any]: ...
+    def facts(self) -> dict[str, Any]:
+        """What to show and compare; the arguments in force are among them as `argument_facts` writes them."""
 
     async def stop(self) -> None: ...
 

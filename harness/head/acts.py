@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 from harness.head.drains import Drains, Then
 from harness.head.journal import Journal
+from harness.head.ramp import LONGEST_S
 from harness.head.roster import Replica, Roster
 from harness.spec import RunSpec
 from harness.wire import states
@@ -36,7 +37,7 @@ class Run(Protocol):
     @property
     def attempt_running(self) -> bool: ...
 
-    def set_rate(self, qps: float, who: str, why: str) -> str: ...
+    def set_rate(self, qps: float, who: str, why: str, ramp_s: float = 0.0) -> str: ...
 
     def pause(self, paused: bool) -> str: ...
 
@@ -95,6 +96,14 @@ class Acts:
     def controller(self) -> str:
         name, until = self._lease
         return name if self._clock() < until else ""
+
+    @property
+    def evictions(self) -> int:
+        """In the last ten minutes: what counts against stragglers.max_acts_per_10min."""
+        now = self._clock()
+        while self._evictions and now - self._evictions[0] > _RATE_WINDOW_S:
+            self._evictions.popleft()
+        return len(self._evictions)
 
     def seen(self, operator: str) -> None:
         """A console of this operator is there: it keeps the lease if it has it."""
@@ -167,9 +176,13 @@ class Acts:
         qps = number(command.args, "qps")
         if not (math.isfinite(qps) and 0 < qps <= 1_000_000):
             raise Refused(f"qps {qps:g} is not a rate: more than 0, at most 1,000,000")
+        ramp_s = number(command.args, "ramp_s") if command.args.get("ramp_s") is not None else 0.0
+        if not 0 <= ramp_s <= LONGEST_S:
+            raise Refused(f"ramp_s {ramp_s:g} is not a time for a ramp: 0 (at once) to {LONGEST_S:,.0f} s")
         before = self._run.rate_qps
-        answer = self._run.set_rate(qps, _who(command), command.reason)
-        self._note(command, "", before=f"{before:g} QPS", after=f"{qps:g} QPS", qps=qps)
+        answer = self._run.set_rate(qps, _who(command), command.reason, ramp_s)
+        ramp = {"ramp_s": ramp_s} if ramp_s else {}
+        self._note(command, "", before=f"{before:.6g} QPS", after=f"{qps:g} QPS", qps=qps, **ramp)
         return answer
 
     def _start_attempt(self, command: Command) -> str:
@@ -240,13 +253,9 @@ class Acts:
         self.check_rate(then, force=force)
 
     def check_rate(self, then: Then, *, force: bool = False) -> None:
-        limit, now = self._spec.stragglers.max_acts_per_10min, self._clock()
-        while self._evictions and now - self._evictions[0] > _RATE_WINDOW_S:
-            self._evictions.popleft()
-        if then == "evict" and len(self._evictions) >= limit and not force:
-            raise Refused(
-                f"{len(self._evictions)} evictions in the last ten minutes, the limit is {limit}; force to do it anyway"
-            )
+        limit, done = self._spec.stragglers.max_acts_per_10min, self.evictions
+        if then == "evict" and done >= limit and not force:
+            raise Refused(f"{done} evictions in the last ten minutes, the limit is {limit}; force to do it anyway")
 
     def _readmit(self, command: Command) -> str:
         replica = self._replica(command)

@@ -13,11 +13,12 @@ from collections.abc import Callable
 import msgspec
 import zmq
 
-from harness.wire import control, sockets
+from harness.wire import control, inquiry, sockets
 from harness.wire.frames import WireError, encode
 from harness.wire.keys import ServerKeys, ZapHandler, allow
 from harness.wire.pump import Pump
 
+_QUESTIONS = (control.GetState, inquiry.GetSla, inquiry.GetReplica, inquiry.GetLogs)
 _RIGHTS: dict[str, tuple[type, ...]] = {
     "worker": (
         control.RegisterWorker,
@@ -27,8 +28,8 @@ _RIGHTS: dict[str, tuple[type, ...]] = {
         control.Register,
         control.Heartbeat,
     ),
-    "operator": (control.GetState, control.Command),
-    "viewer": (control.GetState, control.Command),  # a viewer's Command is refused with a reply, not with REJECTED
+    "operator": (*_QUESTIONS, control.Command),
+    "viewer": (*_QUESTIONS, control.Command),  # a viewer's Command is refused with a reply, not with REJECTED
 }
 
 Handler = Callable[[bytes, str, control.ToHead], None]

@@ -1,4 +1,8 @@
-"""Numbers of the running attempt, from the driver's batches: SLA windows, rates, backlog, issue lag, 1 Hz series."""
+"""Numbers of the running attempt, from the driver's batches: SLA windows, rates, backlog, issue lag, 1 Hz series.
+
+After an attempt has ended its latencies stay as they were at its last batch, window included, until the next one begins;
+its rates and queues are over with it, and the series gets no latency for a second without an attempt.
+"""
 
 from __future__ import annotations
 
@@ -8,30 +12,36 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from harness.metrics.parts import TtftParts
 from harness.metrics.rates import RateWindow
 from harness.metrics.sla import SlaWatch
 from harness.spec import RunSpec
 from harness.wire.attempt import SAMPLE_DTYPE, Batch
-from harness.wire.control import FleetSeries
+from harness.wire.control import FleetSeries, Percentiles
 
 Rows = np.ndarray[Any, np.dtype[np.void]]
 _RATE_WINDOW_S = 10.0
 _SERIES_LENGTH = 1800
+_NOTHING = Percentiles()
 
 
 class Live:
     def __init__(self, spec: RunSpec, n_slots: int) -> None:
-        self._window_s = spec.metrics.window_s
-        self.ttft = SlaWatch(spec.limits.ttft_p99_ms, n_slots, self._window_s)
-        self.tpot = SlaWatch(spec.limits.tpot_p99_ms, n_slots, self._window_s)
+        self.window_s = spec.metrics.window_s
+        self.ttft = SlaWatch(spec.limits.ttft_p99_ms, n_slots, self.window_s)
+        self.tpot = SlaWatch(spec.limits.tpot_p99_ms, n_slots, self.window_s)
+        self.parts = TtftParts(self.window_s)
         self.series = FleetSeries()
         self._n_slots = n_slots
         self.begin(0.0)
 
-    def begin(self, target_qps: float) -> None:
+    def begin(self, target_qps: float, attempt: int = 0) -> None:
         """A new attempt: forget the last one's numbers (the series goes on)."""
+        self.attempt = attempt  # whose latencies these are
         self.ttft.reset()
         self.tpot.reset()
+        self.parts.reset()
+        self._heard_s = 0.0
         self.end()
         self.target_qps = target_qps
 
@@ -44,14 +54,14 @@ class Live:
         self._scheduled = RateWindow(_RATE_WINDOW_S)
         self._completed = RateWindow(_RATE_WINDOW_S)
         self._tokens = RateWindow(_RATE_WINDOW_S)
-        self._backlog = RateWindow(self._window_s)
+        self._backlog = RateWindow(self.window_s)
         self._lags: deque[npt.NDArray[np.int64]] = deque(maxlen=int(_RATE_WINDOW_S * 10))
         self.outstanding: npt.NDArray[np.int32] = np.zeros(self._n_slots, np.int32)
         self.oldest_ms: npt.NDArray[np.int32] = np.zeros(self._n_slots, np.int32)
 
     def take(self, batch: Batch, now_s: float) -> Rows:
         """Returns the batch's sample rows."""
-        self.batch = batch
+        self.batch, self._heard_s = batch, now_s
         self.target_qps = batch.target_qps or self.target_qps
         rows: Rows = np.frombuffer(batch.rows, SAMPLE_DTYPE)
         self.outstanding = np.frombuffer(batch.outstanding, "<i4")
@@ -68,6 +78,7 @@ class Live:
             self.tpot.add(rows["slot"], tpot, now_s)
             self.tokens += int(tokens.sum())
             self._lags.append(rows["issued_ns"] - rows["scheduled_ns"])
+            self.parts.add(rows, now_s)
         elapsed_s = batch.now_ns / 1e9
         if elapsed_s >= 0:
             self._offered.add(elapsed_s, batch.issued)
@@ -76,6 +87,10 @@ class Live:
             self._tokens.add(elapsed_s, self.tokens)
             self._backlog.add(elapsed_s, batch.held)
         return rows
+
+    def latency_now_s(self, now_s: float) -> float:
+        """Where latency windows end: now, and once the attempt is over at its last batch."""
+        return now_s if self.batch is not None else self._heard_s
 
     @property
     def elapsed_s(self) -> float:
@@ -120,7 +135,7 @@ class Live:
     def tick_series(self, unix: float, ready: int) -> None:
         """Once a second."""
         batch, series = self.batch, self.series
-        ttft, tpot = self.ttft.windows.window(), self.tpot.windows.window()
+        ttft, tpot = (self.ttft.windows.window(), self.tpot.windows.window()) if batch else (_NOTHING, _NOTHING)
         reading: dict[str, float] = {
             "unix": unix,
             "target_qps": self.target_qps if batch else 0.0,

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import fcntl
 import gc
+import logging
 import os
 import signal
 import sys
@@ -22,12 +23,16 @@ from harness.head.runbook import RunBook, RunOver
 from harness.head.supervisor import Supervisor
 from harness.records.errors import RecordError
 from harness.records.layout import RunFolder
+from harness.records.logs import LINE_FORMAT
 from harness.spec import RunSpec
 from harness.wire.keys import KeyProblem, ServerKeys
 from harness.wire.sockets import CannotListen, TooFewFiles, raise_fd_limit
 from harness.wire.states import DONE
 
 EXIT_OK, EXIT_BAD_INPUT, EXIT_FAILED = 0, 2, 3
+
+
+log = logging.getLogger("paceline.head")
 
 
 class FolderTaken(Exception):
@@ -53,6 +58,7 @@ def folder_lock(folder: RunFolder) -> Iterator[None]:
 def run_head(path: Path) -> int:
     """Blocks until the run has ended. The exit status tells only whether it ended in order."""
     folder = RunFolder(path.resolve())
+    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format=LINE_FORMAT)
     try:
         spec = _spec(folder)
         raise_fd_limit(4 * spec.expected_replicas + 256)
@@ -84,6 +90,7 @@ def _keys(folder: RunFolder) -> ServerKeys:
 
 async def _supervise(folder: RunFolder, spec: RunSpec, keys: ServerKeys, book: RunBook) -> int:
     supervisor = Supervisor(folder, spec, keys, book)
+    log.info("head of %s: process %d, epoch %d", folder.name, os.getpid(), book.epoch)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         loop.add_signal_handler(number, _stop, supervisor, signal.Signals(number).name)

@@ -1,12 +1,15 @@
 """What operators want of the run: the next attempt, another rate, a pause, the end. The load side of acts.
 
 Holds the wishes (`wanted`, `stopping`, the rate); the supervisor's one coroutine looks at them and carries them out. A
-LoadGen attempt cannot change its rate, so a new rate there is a wish for another attempt and the end of this one.
+LoadGen attempt cannot change its rate, so a new rate there is a wish for another attempt and the end of this one. In an
+exploration the rate changes at once, or moves there as a ramp: the driver is told the next rate at every tick of the clock.
 """
 
 from __future__ import annotations
 
 import asyncio
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol, get_args
 
@@ -14,7 +17,9 @@ from pydantic import ValidationError
 
 from harness.head.acts import Refused
 from harness.head.attempt import Attempt, Outcome
+from harness.head.journal import Journal
 from harness.head.live import Live
+from harness.head.ramp import Ramp
 from harness.head.roster import Replica
 from harness.head.runbook import RunBook
 from harness.head.stragglers import StragglerDuty
@@ -47,6 +52,7 @@ class Head(Protocol):
     attempt: Attempt | None
     phase: str
     book: RunBook
+    journal: Journal
     live: Live
     duty: StragglerDuty
 
@@ -58,14 +64,17 @@ class Head(Protocol):
 class Operations:
     """Implements harness.head.acts.Run."""
 
-    def __init__(self, head: Head, spec: RunSpec) -> None:
+    def __init__(self, head: Head, spec: RunSpec, clock: Callable[[], float] = time.monotonic) -> None:
         self._head = head
         self._spec = spec
+        self._clock = clock
+        self._ticked_s = clock()
         self.wanted: Wanted | None = Wanted(spec.load.kind, spec.load.target_qps)
         self.stopping: Stop | None = None
         self.changed = asyncio.Event()  # wanted or stopping was set
         self.paused = False
         self.rate_qps = spec.load.target_qps
+        self.ramp: Ramp | None = None  # `rate_qps` is on its way
 
     def want(self, wanted: Wanted) -> None:
         self.wanted, self.rate_qps = wanted, wanted.qps
@@ -76,7 +85,38 @@ class Operations:
 
     def begin(self, qps: float) -> None:
         """An attempt starts."""
-        self.rate_qps, self.paused = qps, False
+        self.rate_qps, self.paused, self.ramp = qps, False, None
+
+    def attempt_over(self) -> None:
+        """A ramp ends with its attempt, wherever it has got to."""
+        self._end_ramp("the attempt ended before the ramp did", level="warn")
+
+    def tick(self) -> None:
+        """Several times a second: the next step of a ramp, while samples are being issued."""
+        now = self._clock()
+        step_s, self._ticked_s = now - self._ticked_s, now
+        ramp, attempt = self.ramp, self._head.attempt
+        if ramp is None or attempt is None or self.paused or attempt.phase != "issuing":
+            return
+        ramp.gone_s += step_s
+        self.rate_qps = ramp.rate_qps
+        attempt.tell(up.SetRate(self.rate_qps))
+        if not ramp.left_s:
+            self._end_ramp(f"the ramp of {ramp.over_s:g} s has arrived")
+
+    def _end_ramp(self, why: str, level: str = "info") -> None:
+        ramp, self.ramp = self.ramp, None
+        if ramp is None:
+            return
+        self._head.journal.note(
+            "rate.ramp",
+            who=ramp.who,
+            before=f"{ramp.from_qps:g} QPS",
+            after=f"{self.rate_qps:.6g} QPS",
+            why=why,
+            level=level,
+            ramp_s=ramp.over_s,
+        )
 
     def start_slot(self, replica: Replica) -> None:
         self._head.start_slot(replica)
@@ -115,11 +155,13 @@ class Operations:
             self._head.attempt.record.acts = len(self._head.attempt.acts)
             self._head.book.save()
 
-    def set_rate(self, qps: float, who: str, why: str) -> str:
+    def set_rate(self, qps: float, who: str, why: str, ramp_s: float = 0.0) -> str:
         attempt, before = self._head.attempt, self.rate_qps
         if self.stopping is not None or self._head.phase in states.RUN_ENDED:
             raise Refused("the run is ending")
         if attempt is None or not attempt.running or attempt.ending:
+            if ramp_s:
+                raise Refused("nothing is issued whose rate could move there slowly; leave the ramp out (ramp_s = 0)")
             if self.wanted is None:
                 raise Refused("no attempt is running and none is wanted; start one (start_attempt)")
             self._check(Wanted(self.wanted.kind, qps))
@@ -127,9 +169,12 @@ class Operations:
             return f"the next attempt runs at {qps:g} QPS (was {before:g})"
         self._check(Wanted(attempt.spec.load.kind, qps))
         if attempt.spec.load.kind == "explore":
-            self.rate_qps, self.paused = qps, False
-            attempt.tell(up.SetRate(qps))
-            return f"{before:g} → {qps:g} QPS, at once (exploration)"
+            return self._change_at_once(attempt, qps, who, ramp_s)
+        if ramp_s:
+            raise Refused(
+                "a LoadGen attempt cannot ramp: it fixes its schedule at the start, so a new rate means a new attempt; "
+                "leave the ramp out (ramp_s = 0), or ramp in an explore attempt"
+            )
         self.want(Wanted(attempt.spec.load.kind, qps, attempt.number))
         attempt.end(Outcome(False, f"superseded by an attempt at {qps:g} QPS, asked for by {who}", "SUPERSEDED"))
         return (
@@ -137,13 +182,28 @@ class Operations:
             f"the next one runs at {qps:g} QPS on the same warm replicas"
         )
 
+    def _change_at_once(self, attempt: Attempt, qps: float, who: str, ramp_s: float) -> str:
+        """An exploration: now, or from now on as a ramp; a ramp under way gives way either way. A pause ends with it."""
+        before = self.rate_qps
+        self.paused = False
+        if ramp_s:
+            self.ramp = Ramp(before, qps, ramp_s, who)
+            attempt.tell(up.SetRate(before))
+            return f"{before:.6g} → {qps:g} QPS over {ramp_s:g} s (exploration)"
+        self.rate_qps, self.ramp = qps, None
+        attempt.tell(up.SetRate(qps))
+        return f"{before:.6g} → {qps:g} QPS, at once (exploration)"
+
     def pause(self, paused: bool) -> str:
         attempt = self._head.attempt
         if attempt is None or attempt.spec.load.kind != "explore":
             raise Refused("only an explore attempt can pause: LoadGen's schedule is fixed")
         self.paused = paused
         attempt.tell(up.SetRate(0.0 if paused else self.rate_qps))
-        return "issuing is paused" if paused else f"issuing at {self.rate_qps:g} QPS again"
+        if paused:
+            return "issuing is paused" + (f"; so is the ramp to {self.ramp.to_qps:g} QPS" if self.ramp else "")
+        onward = f", {self.ramp.left_s:.0f} s before the ramp reaches {self.ramp.to_qps:g}" if self.ramp else ""
+        return f"issuing at {self.rate_qps:.6g} QPS again{onward}"
 
     def start_attempt(self, kind: str | None, qps: float | None, who: str, why: str) -> str:
         if self.stopping is not None or self._head.phase in states.RUN_ENDED:

@@ -41,6 +41,9 @@ class View:
     head_cpu_percent: float
     driver_cpu_percent: float
     target_qps: float
+    evictions: int = 0
+    ramp_to_qps: float = 0.0
+    ramp_left_s: float = 0.0
 
 
 class SnapshotBuilder:
@@ -103,6 +106,9 @@ class SnapshotBuilder:
             synthetic=view.synthetic,
             head_cpu_percent=view.head_cpu_percent,
             driver_cpu_percent=view.driver_cpu_percent,
+            evictions=view.evictions,
+            ramp_to_qps=view.ramp_to_qps,
+            ramp_left_s=view.ramp_left_s,
             **self._cached,
             **self._columns(judgement, now_s),
         )
@@ -112,8 +118,9 @@ class SnapshotBuilder:
         live = self._live
         left = self._samples_left(view)
         lag_p50, lag_p99 = live.lag_ms()
-        ttft: SlaView = live.ttft.view(now_s, left)
-        tpot: SlaView = live.tpot.view(now_s, left)
+        window_end_s = live.latency_now_s(now_s)
+        ttft: SlaView = live.ttft.view(window_end_s, left)
+        tpot: SlaView = live.tpot.view(window_end_s, left)
         return {
             "ttft": ttft,
             "tpot": tpot,

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import math
 import os
 import time
-import traceback
 
 from harness.cluster.base import Cluster, Place
 from harness.cluster.local import LocalCluster
@@ -23,6 +23,7 @@ from harness.head.attempt import Attempt, Outcome
 from harness.head.before import Before
 from harness.head.control_server import ControlServer
 from harness.head.drains import Drains
+from harness.head.inquiries import Inquiries
 from harness.head.journal import Journal
 from harness.head.live import Live
 from harness.head.operations import Operations, Stop, Wanted
@@ -39,8 +40,10 @@ from harness.records.layout import RunFolder
 from harness.records.writer import RecordWriter
 from harness.spec import RunSpec
 from harness.wire import attempt as up
-from harness.wire import control, sockets, states
+from harness.wire import control, inquiry, sockets, states
 from harness.wire.keys import ServerKeys
+
+log = logging.getLogger("paceline.head")
 
 
 class Supervisor:
@@ -76,6 +79,7 @@ class Supervisor:
         self.attempt: Attempt | None = None
         self.barrier: barriers.BarrierView | None = None
         self.telemetry = Telemetry(self)
+        self.inquiries = Inquiries(self, self.server.send)
         self._second = 0
         self._swept_s = time.monotonic()
         self._flushing: asyncio.Task[None] | None = None
@@ -89,7 +93,7 @@ class Supervisor:
         try:
             return await self._live()
         except Exception as error:
-            traceback.print_exc()
+            log.exception("the head failed")
             reason = f"the head failed: {type(error).__name__}: {error}"
             self.book.close_left_open(reason)
             return self._end(states.FAILED, "CRASHED", [reason])
@@ -173,7 +177,7 @@ class Supervisor:
         load = spec.load
         record = self.book.new_attempt(wanted.kind, load.scenario, wanted.qps, wanted.supersedes)
         attempt = Attempt(record, spec, self.folder, self._context, self._on_driver)
-        self.live.begin(wanted.qps)
+        self.live.begin(wanted.qps, record.number)
         self.duty.begin(load.duration_s)
         self.ops.begin(wanted.qps)
         self.attempt = attempt
@@ -202,6 +206,8 @@ class Supervisor:
         await asyncio.to_thread(attempt.reap)
         self._tell_replicas(control.DataClosed(attempt.record.epoch))
         self.drains.attempt_over()
+        self.ops.attempt_over()
+        self.inquiries.attempt_over()
         await self._flush(final=True)
         counted = self.live.counted()
         record = attempt.record
@@ -209,7 +215,7 @@ class Supervisor:
         try:
             await asyncio.to_thread(conclude, attempt, outcome, self.folder, counted, self.synthetic)
         except Exception as error:
-            traceback.print_exc()
+            log.exception("attempt %d: its results cannot be computed", record.number)
             record.verdict, record.state = "CRASHED", "ENDED"
             record.reasons = [outcome.reason, f"its results cannot be computed: {error}"]
         level = {"CRASHED": "error", "INVALID": "warn", "ABORTED": "warn"}.get(record.verdict, "info")
@@ -254,6 +260,7 @@ class Supervisor:
         self.telemetry.publish_snapshot(time.monotonic())
         self.telemetry.publish_roster()
         await asyncio.sleep(0.3)
+        self.inquiries.close()
         self.server.close()
         self._context.destroy(linger=500)
         self.book.gone()
@@ -269,11 +276,12 @@ class Supervisor:
             try:
                 self._tick(time.monotonic())
             except Exception:
-                traceback.print_exc()  # into head.log: one bad tick must not stop supervision
+                log.exception("a tick failed")  # one bad tick must not stop supervision
 
     def _tick(self, now: float) -> None:
         self.server.poke()
         self.drains.tick()
+        self.ops.tick()
         new_second = math.floor(now) != self._second
         if new_second:
             self._second = math.floor(now)
@@ -335,7 +343,7 @@ class Supervisor:
         except RecordError as error:
             self._record_trouble(str(error))
         except Exception as error:
-            traceback.print_exc()
+            log.exception("the record cannot be written")
             self._record_trouble(f"{type(error).__name__}: {error}")
         if final and self.writer.dropped_rows:
             self.journal.note("record.dropped", why=f"{self.writer.dropped_rows} rows never reached the disk", level="error")
@@ -356,6 +364,8 @@ class Supervisor:
             if role == "operator":
                 self.acts.seen(message.operator)
             self.server.send(peer, self.telemetry.state(message, role))
+        elif isinstance(message, inquiry.GetSla | inquiry.GetReplica | inquiry.GetLogs):
+            self.inquiries.ask(peer, message)
         else:
             self.workers.handle(peer, message)
 
@@ -378,6 +388,8 @@ class Supervisor:
                 self._to_phase(states.DRAINING, "everything is issued; what is in flight finishes")
             if message.phase == "issuing":
                 self.duty.load_begins(time.monotonic())
+        elif isinstance(message, up.Held):
+            self.inquiries.note_held(message)
         elif isinstance(message, up.InPool):
             attempt.in_pool.add((message.slot, message.incarnation))
         elif isinstance(message, up.Drained):

@@ -63,6 +63,7 @@ class Telemetry:
         head = self._head
         self._sequence += 1
         head_cpu, driver_cpu = self._cpu_percent
+        ramp = head.ops.ramp
         view = View(
             seq=self._sequence,
             head_epoch=head.book.epoch,
@@ -80,6 +81,9 @@ class Telemetry:
             head_cpu_percent=head_cpu,
             driver_cpu_percent=driver_cpu,
             target_qps=head.ops.rate_qps,
+            evictions=head.acts.evictions,
+            ramp_to_qps=ramp.to_qps if ramp else 0.0,
+            ramp_left_s=ramp.left_s if ramp else 0.0,
         )
         snapshot = self._builder.build(view, now_s)
         head.server.publish(snapshot)

@@ -113,6 +113,16 @@ class LatencyWindows:
         counts: npt.NDArray[np.int64] = self._window.sum(axis=1, dtype=np.int64)
         return counts
 
+    def window_without(self, slots: list[int]) -> npt.NDArray[np.int64]:
+        """The fleet's histogram over the window without the samples of these replicas."""
+        left: npt.NDArray[np.int64] = self._fleet_window - self._window[slots].sum(axis=0, dtype=np.int64)
+        return left
+
+    def replica_counts_from(self, cell: int) -> npt.NDArray[np.int64]:
+        """Samples of every replica in the window that fell into this cell or a higher one."""
+        counts: npt.NDArray[np.int64] = self._window[:, cell:].sum(axis=1, dtype=np.int64)
+        return counts
+
     def reset(self) -> None:
         """Forget everything: a new attempt begins."""
         for array in (self._ring, self._window, self._fleet_window, self._whole):

@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 
 from harness.wire.frames import Codec
+from harness.wire.inquiry import InFlight
 
 #: One completed (or failed) sample. All times are the driver's monotonic clock, in ns, relative to the attempt's start.
 SAMPLE_DTYPE = np.dtype(
@@ -72,6 +73,13 @@ class Finish(_Message):
     """Stop issuing and drain what is in flight (explore only)."""
 
     drain_s: float
+
+
+class Watch(_Message):
+    """Somebody looks at this slot: Held at once and then once a second, until nobody has asked for 5 s. "" ends all."""
+
+    slot: str
+    limit: int = 64  # samples told
 
 
 class Quit(_Message):
@@ -146,6 +154,15 @@ class Silent(_Message):
     waited_s: float
 
 
+class Held(_Message):
+    """What a watched slot holds, oldest dispatch first; no incarnation: the slot is not in the pool."""
+
+    slot: str
+    incarnation: str
+    total: int
+    samples: list[InFlight]
+
+
 class DriverEnd(_Message):
     """Last message of an attempt that ended by itself. ok = the load ran to its end."""
 
@@ -155,8 +172,8 @@ class DriverEnd(_Message):
     completed: int
 
 
-ToDriver = Admit | Hold | Drop | SetRate | Finish | Quit
-ToSupervisor = DriverUp | DriverPhase | InPool | Drained | Batch | Redispatched | Silent | DriverEnd
+ToDriver = Admit | Hold | Drop | SetRate | Finish | Watch | Quit
+ToSupervisor = DriverUp | DriverPhase | InPool | Drained | Batch | Redispatched | Silent | Held | DriverEnd
 
 TO_DRIVER: Codec[ToDriver] = Codec(ToDriver)
 TO_SUPERVISOR: Codec[ToSupervisor] = Codec(ToSupervisor)

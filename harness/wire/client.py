@@ -22,6 +22,7 @@ import zmq
 from harness.records.layout import RunFolder
 from harness.wire import control, sockets
 from harness.wire.frames import WireError, encode
+from harness.wire.inquiry import Answer, Question
 from harness.wire.keys import ClientKeys, load_client_keys
 
 
@@ -90,6 +91,13 @@ class HeadClient:
         reply = self._ask(request, request.request_id, timeout_s)
         if not isinstance(reply, control.CommandReply):
             raise HeadUnreachable(f"the head answered {type(reply).__name__} to {name}")
+        return reply
+
+    def ask(self, question: Question, timeout_s: float = 5.0) -> Answer:
+        """The answer to a question that changes nothing (harness.wire.inquiry); viewers may ask too."""
+        reply = self._ask(question, question.request_id, timeout_s)
+        if not isinstance(reply, Answer):
+            raise HeadUnreachable(f"the head answered {type(reply).__name__} to {type(question).__name__}")
         return reply
 
     def _ask(self, request: msgspec.Struct, request_id: str, timeout_s: float) -> control.ToConsole:

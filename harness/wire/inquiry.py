@@ -61,6 +61,7 @@ class SlaDetail(_Message):
     parts: list[PartTimes] = []
     parts_n: int = 0  # samples behind `parts`
     parts_tail_n: int = 0
+    problem: str = ""  # slots of `without` that this run does not have, in words
 
 
 # --- one replica -------------------------------------------------------------------------------------------
@@ -74,7 +75,7 @@ class GetReplica(_Message):
 
 
 class InFlight(msgspec.Struct, omit_defaults=True):
-    """A sample that the replica holds. `first`: its first token has come."""
+    """A sample that the replica holds; its age counts from its last dispatch. `first`: its first token has come."""
 
     seq: int
     age_s: float
@@ -102,7 +103,10 @@ class ReplicaDetail(_Message):
 
 
 class GetLogs(_Message):
-    """The newest lines of the run's logs (head, drivers, workers, replicas), merged by time."""
+    """The newest lines of the run's logs (head, drivers, workers, replicas), merged by time.
+
+    Lines at `since_unix` or later. Whoever follows asks with the time of the newest line it has, and drops what it has.
+    """
 
     request_id: str
     since_unix: float = 0.0

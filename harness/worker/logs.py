@@ -29,8 +29,10 @@ class ReplicaLog:
         self._start = os.fstat(self.fd).st_size  # this process's part of the file begins here
 
     def note(self, text: str) -> None:
+        now = time.time()
+        stamp = f"{time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(now))},{int(now % 1 * 1000):03d}"  # as logging writes it
         with suppress(OSError):  # a full disk must not stop the worker
-            os.write(self.fd, f"--- {time.strftime('%Y-%m-%d %H:%M:%S')} worker: {text}\n".encode())
+            os.write(self.fd, f"--- {stamp} worker: {text}\n".encode())
 
     def tail(self, lines: int = TAIL_LINES) -> list[str]:
         """The last lines that this process wrote."""

@@ -80,6 +80,7 @@ def head(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[AnsweringH
     [
         (["rate", "demo", "250"], "set_rate", {"qps": 250.0}),
         (["rate", "99.5"], "set_rate", {"qps": 99.5}),
+        (["rate", "demo", "250", "--ramp", "90"], "set_rate", {"qps": 250.0, "ramp_s": 90.0}),
         (["drain", "demo", "node001/gpu2"], "drain", {"slot": "node001/gpu2", "incarnation": ""}),
         (["recycle", "node001/gpu2"], "recycle", {"slot": "node001/gpu2", "incarnation": ""}),
         (["evict", "node001/gpu2", "--incarnation", "ab12"], "evict", {"slot": "node001/gpu2", "incarnation": "ab12"}),

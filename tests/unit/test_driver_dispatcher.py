@@ -587,3 +587,32 @@ def test_a_flood_over_three_replicas_completes_every_sample_exactly_once(make_ri
     assert sorted(rows["seq"].tolist()) == list(range(600))
     assert (batch.issued, batch.completed, batch.held, batch.in_flight) == (600, 600, 0, 0)
     assert np.bincount(rows["slot"]).min() > 100
+
+
+# --- what somebody looks at ------------------------------------------------------------------------------------------
+
+
+def test_a_watched_slot_is_told_at_once_and_then_once_a_second(rig: Rig) -> None:
+    replica = rig.join(0)
+    rig.issue(0, 1, 2)
+    for query in [replica.hear(data.Query) for _ in range(3)][:1]:
+        replica.say(data.First(query.epoch, query.seq, query.attempt_try, 15, 16), ids(7))
+    rig.told(1)
+    rig.tell(up.Watch(SLOTS[0], 2))
+    held = rig.hear(up.Held, within_s=0.5)
+    assert (held.slot, held.incarnation, held.total) == (SLOTS[0], "a", 3)
+    assert [(one.seq, one.n_prompt, one.tries, one.first) for one in held.samples] == [(0, 3, 1, True), (1, 4, 1, False)]
+    assert 0 <= held.samples[1].age_s <= held.samples[0].age_s < 5
+    again = [rig.hear(up.Held, within_s=1.5) for _ in range(2)]
+    assert again[-1].samples[0].age_s > held.samples[0].age_s + 0.9
+    rig.tell(up.Watch(""))
+    rig.tell(up.Watch(SLOTS[2]))
+    assert rig.hear(up.Held).total == 0
+
+
+def test_nobody_watching_nothing_is_told(rig: Rig) -> None:
+    rig.join(0)
+    rig.issue(0)
+    for _ in range(12):
+        rig.hear(up.Batch)
+    assert not any(isinstance(message, up.Held) for message in rig.heard)

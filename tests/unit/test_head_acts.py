@@ -29,8 +29,8 @@ class ARun:
         self.counted: list[tuple[str, str]] = []
         self.held = 0
 
-    def set_rate(self, qps: float, who: str, why: str) -> str:
-        self.calls.append(("set_rate", qps, who, why))
+    def set_rate(self, qps: float, who: str, why: str, ramp_s: float = 0.0) -> str:
+        self.calls.append(("set_rate", qps, who, why, ramp_s) if ramp_s else ("set_rate", qps, who, why))
         return f"now {qps:g}"
 
     def pause(self, paused: bool) -> str:
@@ -318,8 +318,10 @@ def test_evictions_are_limited_in_ten_minutes_and_a_refused_one_does_not_count(d
         reply = desk.ask("evict", slot="node001/gpu0")
         assert reply.message == "3 evictions in the last ten minutes, the limit is 3; force to do it anyway"
     assert desk.ask("recycle", slot="node001/gpu0").ok, "the limit is for evictions"
+    assert desk.acts.evictions == 3
     desk.fleet.ready(0, 1, 2, incarnation="b")
     desk.clock.passes(421)  # the first one is ten minutes ago
+    assert desk.acts.evictions == 2
     assert desk.ask("evict", slot="node001/gpu1", deadline_s=0).ok
     assert not desk.ask("evict", slot="node001/gpu2", deadline_s=0).ok
 

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from harness.head.control_server import ControlServer
-from harness.wire import control, sockets
+from harness.wire import control, inquiry, sockets
 from harness.wire.frames import encode
 from harness.wire.keys import ClientKeys, Role, ServerKeys
 from harness.wire.pump import Pump
@@ -63,12 +63,16 @@ async def hall() -> AsyncIterator[Hall]:
 BEAT = control.WorkerBeat("w000", "a", 1)
 COMMAND = control.Command("r1", "ann", "stop")
 STATE = control.GetState("r2")
+QUESTIONS = [inquiry.GetSla("r3"), inquiry.GetReplica("r4", "node000/gpu0"), inquiry.GetLogs("r5")]
 REGISTER = control.Register("node000/gpu0", "a", "both", "m", "h", "synthetic", True, "w000", 1, "here")
 
 
 @pytest.mark.parametrize(
     ("role", "message"),
-    [("worker", BEAT), ("worker", REGISTER), ("operator", COMMAND), ("operator", STATE), ("viewer", STATE), ("viewer", COMMAND)],
+    [
+        *(("worker", message) for message in (BEAT, REGISTER)),
+        *((role, message) for role in ("operator", "viewer") for message in (COMMAND, STATE, *QUESTIONS)),
+    ],
     ids=lambda value: value if isinstance(value, str) else type(value).__name__,
 )
 async def test_a_key_may_send_the_messages_of_its_role_and_arrives_with_that_role(
@@ -80,7 +84,11 @@ async def test_a_key_may_send_the_messages_of_its_role_and_arrives_with_that_rol
 
 @pytest.mark.parametrize(
     ("role", "message"),
-    [("worker", COMMAND), ("worker", STATE), ("operator", BEAT), ("operator", REGISTER), ("viewer", REGISTER)],
+    [
+        *(("worker", message) for message in (COMMAND, STATE, *QUESTIONS)),
+        *(("operator", message) for message in (BEAT, REGISTER)),
+        ("viewer", REGISTER),
+    ],
     ids=lambda value: value if isinstance(value, str) else type(value).__name__,
 )
 async def test_a_message_of_another_role_is_rejected_in_words_and_never_handled(

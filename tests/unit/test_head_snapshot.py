@@ -149,6 +149,29 @@ def test_between_attempts_the_loads_numbers_are_zero_and_latencies_stay(bridge: 
     assert snapshot.ttft.whole.n == 200
 
 
+def test_the_window_of_an_attempt_that_ended_stands_and_the_series_has_no_latency_then(bridge: Bridge) -> None:
+    bridge.live.begin(10.0, 1)
+    bridge.live.take(a_batch(rows_of(1, 400, 20, 2000)), bridge.fleet.clock())
+    bridge.snapshot()
+    bridge.live.tick_series(5.0, 6)
+    bridge.live.end()
+    bridge.fleet.clock.passes(600)
+    snapshot = bridge.snapshot()
+    assert snapshot.ttft.window.n == 2000
+    assert floats(snapshot.ttft_p99_ms)[1] == pytest.approx(400, rel=0.05)
+    bridge.live.tick_series(6.0, 6)
+    assert np.isnan(bridge.live.series.ttft_p99_ms).tolist() == [False, True]
+    bridge.live.begin(10.0, 2)
+    bridge.fleet.clock.passes(1)
+    assert bridge.snapshot().ttft.window.n == 0
+
+
+def test_ramp_and_evictions_reach_the_screen(bridge: Bridge) -> None:
+    snapshot = bridge.snapshot(evictions=2, ramp_to_qps=60.0, ramp_left_s=7.5)
+    assert (snapshot.evictions, snapshot.ramp_to_qps, snapshot.ramp_left_s) == (2, 60.0, 7.5)
+    assert bridge.snapshot().ramp_to_qps == 0
+
+
 def test_the_slow_are_named_and_their_ratios_are_columns(bridge: Bridge) -> None:
     ratio, z = np.full(N, np.nan, np.float32), np.full(N, np.nan, np.float32)
     ratio[:4], z[:4] = [1, 1.25, 1, 1.1], [0, 9, 0, 4]

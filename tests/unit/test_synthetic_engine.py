@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from harness.engines import registry
-from harness.engines.base import EngineContext, EngineError, Key, Request
+from harness.engines.base import EngineContext, EngineError, Key, Request, argument_facts
 from harness.engines.synthetic.engine import SyntheticEngine, output_tokens
 from harness.engines.synthetic.lengths import clipped_mean, draw_lengths, length_of, location_of
 from harness.engines.synthetic.scheduler import scheduler_of_running_loop
@@ -325,3 +325,23 @@ def test_facts_say_that_nothing_was_measured() -> None:
     assert "not measured" in facts["constants_origin"]
     assert facts["planted_faults"] == ["slow +25 % at 10 s for 60 s"]
     assert engine.versions()["preset"] == "mi355x/gpt-oss-120b"
+
+
+def test_arguments_are_facts_to_compare_and_a_planted_fault_is_not_one_of_them() -> None:
+    fault = {"slot": "node000/gpu0", "kind": "slow", "percent": 25}
+    planted = engine_of(spec_with(preset="demo", speed=2.0, faults=[fault]), Listener()).facts()
+    healthy = engine_of(spec_with(preset="demo", speed=2.0), Listener()).facts()
+    arguments = {name: value for name, value in planted.items() if name.startswith("arg.")}
+    assert arguments == {name: value for name, value in healthy.items() if name.startswith("arg.")}
+    assert (arguments["arg.preset"], arguments["arg.speed"], arguments["arg.jitter"]) == ("demo", 2.0, 0.01)
+    assert "arg.faults" not in arguments
+    other = engine_of(spec_with(preset="demo", speed=2.0, c0_ms=3.5), Listener()).facts()
+    assert [name for name in arguments if other[name] != arguments[name]] == ["arg.c0_ms"]
+
+
+def test_arguments_told_are_bounded_in_number_and_length() -> None:
+    facts = argument_facts({f"name{n:03d}": "x" * 1000 for n in range(100)} | {"a": {"deep": [1, 2]}, "b": None})
+    assert len(facts) == 65
+    assert facts["arguments_left_out"] == 102 - 64
+    assert (facts["arg.a"], facts["arg.b"]) == ('{"deep":[1,2]}', None)
+    assert len(facts["arg.name000"]) == 120

@@ -29,6 +29,11 @@ class SyntheticArgs:
         """What makes two replicas different generators of results; faults and load time do not."""
         return {"preset": self.preset, "model": asdict(self.model), "jitter": self.jitter, "speed": self.speed}
 
+    def in_force(self) -> dict[str, Any]:
+        """Every argument with the value that holds, given or default. Planted faults strike from outside: not among them."""
+        model = {name: getattr(self.model, name) for name in (*_REALS, *_WHOLES)}
+        return {"preset": self.preset, **model, "jitter": self.jitter, "load_s": self.load_s, "speed": self.speed}
+
 
 def parse_args(args: Mapping[str, Any], slots: Sequence[str]) -> SyntheticArgs:
     for name, value in args.items():

@@ -16,7 +16,7 @@ from importlib.metadata import PackageNotFoundError, version
 from math import inf
 from typing import Any, cast
 
-from harness.engines.base import EngineContext, EngineError, EngineStats, Events, Key, Request
+from harness.engines.base import EngineContext, EngineError, EngineStats, Events, Key, Request, argument_facts
 from harness.engines.synthetic.args import SyntheticArgs, parse_args
 from harness.engines.synthetic.core import Counters, DoesNotFit, First, ReplicaCore
 from harness.engines.synthetic.faults import Fault
@@ -126,6 +126,7 @@ class SyntheticEngine:
             "jitter": self._args.jitter,
             "speed": self._args.speed,
             "planted_faults": [fault.describe() for fault in self._faults],
+            **argument_facts(self._args.in_force()),
         }
 
     async def stop(self) -> None:

@@ -1,0 +1,200 @@
+"""Reading a run's logs from their ends: the tail of one, and the newest lines of all merged by time.
+
+Files are never read whole: a tail takes at most 256 KB, a merge at most 64 KB a file and 4 MB in all, newest files first.
+Our processes begin a line with local time (`2026-03-01 10:00:00,123 WARNING text`, a worker's note about a process with
+`--- 2026-03-01 10:00:00.123 worker: text`); engines may print anything. A line without a time belongs to the one before it
+and has its time and level; above the first time of a file it has that time, and in a file without any the time of its
+last write. Reads block: call from a thread.
+"""
+
+from __future__ import annotations
+
+import datetime
+import os
+import re
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import lru_cache
+from heapq import nlargest
+from pathlib import Path
+
+from harness.wire.inquiry import LogLine
+
+TAIL_BYTES = 256 * 1024
+FILE_BYTES = 64 * 1024
+ALL_BYTES = 4 * 1024 * 1024
+LINE_CHARACTERS = 2000
+LINE_FORMAT = "%(asctime)s %(levelname)s %(message)s"  # of what our processes log
+
+_TIME = re.compile(
+    r"(?:--- )?\[?(\d{4}-\d\d-\d\d)[ T](\d\d:\d\d:\d\d)(?:[.,](\d{1,9}))?(Z|[+-]\d\d:?\d\d)?\]?"
+    r"(?:\s+paceline\.\w+)?(?:\s+(DEBUG|INFO|WARN|WARNING|ERROR|CRITICAL|FATAL)\b)?:?\s*"
+)
+_LEVELS = {"WARN": "warn", "WARNING": "warn", "ERROR": "error", "CRITICAL": "error", "FATAL": "error"}
+_ERROR = re.compile(
+    r"\b(ERROR|CRITICAL|FATAL|[Ff]atal|Traceback \(most|\w*(?:Error|Exception):|[Ss]egmentation fault|CUDA error)"
+)
+_WARN = re.compile(r"\b(WARN|WARNING|[Ww]arning)\b")
+_OF_SLOT = re.compile(r"(node\d+/gpu\d+) ")
+_CONTROL = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f]")
+
+
+@dataclass(frozen=True, slots=True)
+class Tail:
+    """The last lines of a file. `left_out`: bytes before the first of them."""
+
+    lines: list[str]
+    size: int
+    left_out: int
+    written_unix: float
+
+
+def tail_of(path: Path, lines: int, most_bytes: int = TAIL_BYTES) -> Tail:
+    """Raises OSError. A line that the bound cuts in its middle is left out, unless it is the only one."""
+    with path.open("rb") as file:
+        about = os.fstat(file.fileno())
+        begin = max(0, about.st_size - most_bytes)
+        file.seek(begin)
+        read = file.read(most_bytes)
+    parts = read.splitlines(keepends=True)
+    if begin and len(parts) > 1:
+        parts = parts[1:]
+    parts = parts[-lines:] if lines > 0 else []
+    kept = sum(map(len, parts))
+    return Tail([_clean(part) for part in parts], about.st_size, begin + len(read) - kept, about.st_mtime)
+
+
+def _clean(line: bytes | str) -> str:
+    text = line.decode("utf-8", "replace") if isinstance(line, bytes) else line
+    return _CONTROL.sub("", text.rstrip("\r\n")).replace("\t", "    ")[:LINE_CHARACTERS]
+
+
+# --- all logs, merged -------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Merged:
+    lines: list[LogLine] = field(default_factory=list)
+    left_out: int = 0  # older lines that were read and did not fit
+    problem: str = ""
+
+
+def merge_logs(folder: Path, since_unix: float, limit: int) -> Merged:
+    """The newest `limit` lines at or after `since_unix` of all `*.log`, oldest first. Never raises."""
+    merged, found, cut, unread, budget = Merged(), [], 0, 0, ALL_BYTES
+    problems: list[str] = []
+    for written_unix, path in _written_since(folder, since_unix, problems):
+        if budget <= 0:
+            unread += 1
+            continue
+        try:
+            tail = tail_of(path, FILE_BYTES, min(FILE_BYTES, budget))
+        except OSError as error:
+            problems.append(f"{path.name} cannot be read: {error.strerror or error}")
+            continue
+        budget -= tail.size - tail.left_out
+        lines, reached = _lines_since(tail, _source(path.name), since_unix, written_unix)
+        cut += bool(tail.left_out) and not reached
+        found.append(lines)
+    every = [line for lines in found for line in lines]
+    # Sorting is stable, so the lines of a file keep their order and what belongs to a line stays behind it.
+    every.sort(key=lambda line: line.unix)
+    merged.lines = every[-limit:] if limit > 0 else []
+    merged.left_out = len(every) - len(merged.lines)
+    if cut:
+        problems.append(f"{cut} {'log is' if cut == 1 else 'logs are'} longer than the {FILE_BYTES // 1024} KB read of each")
+    if unread:
+        problems.append(f"{unread} less recent logs were not read: {ALL_BYTES >> 20} MB is the most at once")
+    merged.problem = "; ".join(problems)
+    return merged
+
+
+def _written_since(folder: Path, since_unix: float, problems: list[str]) -> list[tuple[float, Path]]:
+    """Newest first. A file system's times may be a little behind the clock."""
+    found: list[tuple[float, Path]] = []
+    try:
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                if entry.name.endswith(".log"):
+                    about = entry.stat()
+                    if about.st_size and about.st_mtime >= since_unix - 1:
+                        found.append((about.st_mtime, Path(entry.path)))
+    except OSError as error:
+        problems.append(f"{folder} cannot be read: {error.strerror or error}")
+    return nlargest(len(found), found)
+
+
+def _source(name: str) -> str:
+    """`head`, `driver 2`, `node003`, `node003/gpu1`, `w003` (a worker)."""
+    stem = name.removesuffix(".log")
+    if re.fullmatch(r"driver-\d+", stem):
+        return stem.replace("-", " ")
+    return stem.replace("-", "/", 1) if re.fullmatch(r"node\d+-gpu\d+", stem) else stem
+
+
+def _lines_since(tail: Tail, source: str, since_unix: float, written_unix: float) -> tuple[list[LogLine], bool]:
+    """A file's lines at or after the time, in its order, and whether an older one was met: then nothing is missing.
+
+    Read backwards, so that following a log costs its new lines.
+    """
+    lines: list[LogLine] = []
+    following: list[str] = []  # lines without a time, newest first, that belong to the one still to come
+    unix = written_unix
+    for text in reversed(tail.lines):
+        found = _TIME.match(text)
+        at = _unix_of(found) if found else None
+        if found is None or at is None:
+            if text.strip():
+                following.append(text)
+            continue
+        unix = at
+        if unix < since_unix:
+            return lines[::-1], True
+        line = _line(unix, source, text[found.end() :], _LEVELS.get(found[5] or "", "") or _level_of(text, bool(found[5])))
+        lines += [LogLine(unix, line.source, rest, _worse(line.level, _level_of(rest))) for rest in following]
+        lines.append(line)
+        following.clear()
+    lines += [LogLine(unix, source, rest, level) for rest, level in _untimed(following)]
+    return lines[::-1], False
+
+
+def _untimed(newest_first: list[str]) -> Iterator[tuple[str, str]]:
+    for text in newest_first:
+        yield text, _level_of(text)
+
+
+def _line(unix: float, source: str, text: str, level: str) -> LogLine:
+    """A process that carries a whole node names the replica at the start of its lines."""
+    of_slot = _OF_SLOT.match(text)
+    if of_slot is not None and of_slot[1].startswith(source):
+        return LogLine(unix, of_slot[1], text[of_slot.end() :], level)
+    return LogLine(unix, source, text, level)
+
+
+def _level_of(text: str, named: bool = False) -> str:
+    """`named`: the line says INFO or DEBUG itself, and words in it do not overrule that."""
+    if named:
+        return "info"
+    return "error" if _ERROR.search(text) else "warn" if _WARN.search(text) else "info"
+
+
+def _worse(one: str, other: str) -> str:
+    return max(one, other, key=("info", "warn", "error").index)
+
+
+def _unix_of(found: re.Match[str]) -> float | None:
+    day, clock, fraction, zone = found[1], found[2], found[3], found[4]
+    second = _second(day, clock, zone or "")
+    return None if second is None else second + (float(f"0.{fraction}") if fraction else 0.0)
+
+
+@lru_cache(maxsize=4096)
+def _second(day: str, clock: str, zone: str) -> float | None:
+    """Lines come in crowds of one second, and taking a date apart is most of what a line costs."""
+    try:
+        if zone:
+            return datetime.datetime.fromisoformat(f"{day}T{clock}{'+00:00' if zone == 'Z' else zone}").timestamp()
+        return time.mktime(time.strptime(f"{day} {clock}", "%Y-%m-%d %H:%M:%S"))
+    except (ValueError, OverflowError):
+        return None
