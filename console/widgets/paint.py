@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final, Protocol, cast
 
 from rich.cells import cell_len
+from rich.color import Color as RichColor
 from rich.segment import Segment
 from rich.style import Style
 from textual.color import Color
@@ -44,14 +45,18 @@ class Paint:
         self.good = self.style("success")
         self.warn = self.style("warning")
         self.bad = self.style("error")
-        self.cursor = Style(bgcolor=self._colour("ink-cursor"))
+        # In reverse video a graph would be its own negative, so what has a state's colour stays as it is in that row.
+        reverse = variables.get("ink-cursor-text-style") == "reverse"
+        self.cursor = Style(reverse=True) if reverse else Style(bgcolor=self._colour("ink-cursor"))
+        upright = Style(reverse=False) if reverse else Style.null()
         self.badge = Style(color=self._colour("background"), bgcolor=self._colour("warning"), bold=True)
         self.heat = [self.style(f"heat-{step}") for step in range(8)]
-        self.states = {name: self.style(f"state-{name.lower()}") for name in SHOWN_STATES if name != STOPPED}
+        self.states = {name: self.style(f"state-{name.lower()}") + upright for name in SHOWN_STATES if name != STOPPED}
         self.states[STOPPED] = self.faint  # nothing to look at: no colour of its own in themes
 
-    def _colour(self, name: str) -> str:
-        return Color.parse(self._variables[name]).hex6
+    def _colour(self, name: str) -> RichColor:
+        """One of the terminal's own 16 under an ANSI theme, else red, green and blue."""
+        return Color.parse(self._variables[name]).rich_color
 
     def style(self, name: str) -> Style:
         return Style(color=self._colour(name))
