@@ -1,18 +1,30 @@
-"""What a dialog says before an act: whom it hits as of the key press, what it does to the verdict, and the figures of now.
+"""What is said before an act on replicas: whom it hits as of the key press, what it costs, and the figures of now.
 
-No Textual, no I/O.
+The head decides (harness/head/acts.py); what stands here foretells its answer, so that nobody has to try an act to learn
+that a guard forbids it. No Textual, no I/O.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 
-from console.store.fleet import FleetStore
+from console.store.fleet import READY_CODE, SLOW_CODE, FleetStore
 from console.widgets import fmt
+from harness.spec import StragglersSpec
+from harness.wire.inquiry import LatencyDetail, SlaDetail
+from harness.wire.states import ALIVE, DRAINED, DRAINING, EVICTED, LOST, REJECTED, SUSPECT
 
 Fact = tuple[str, str]
+
+SERVING: Final = frozenset({"READY", "SLOW"})
+_REMOVES: Final = frozenset({"evict", "drain", "recycle"})
+#: What load balancing may do by itself anyway: such acts leave the verdict open.
+BENIGN: Final = frozenset({"drain", "readmit"})
+NAMED: Final = 3  # slots that a sentence names before it only counts
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +36,13 @@ class Target:
     state: str
 
 
+@dataclass(slots=True)
+class Prediction:
+    """What the head says the latencies would be without the targets; empty until it has answered."""
+
+    sla: SlaDetail | None = None
+
+
 def target_of(store: FleetStore, slot: str | None) -> Target | None:
     at = store.index.get(slot) if slot is not None else None
     if at is None:
@@ -31,36 +50,116 @@ def target_of(store: FleetStore, slot: str | None) -> Target | None:
     return Target(store.slots[at].slot, store.slots[at].incarnation, store.state_name(at))
 
 
-def facts_for(store: FleetStore, act: str, target: Target) -> list[Fact]:
-    at = store.index.get(target.slot)
-    if at is None:
+def unfit(store: FleetStore, act: str, target: Target) -> str:
+    """Why the act makes no sense for a replica in that state; empty when it does. Only what the head would refuse too."""
+    state, slot = target.state, target.slot
+    alive = state in ALIVE or state in SERVING
+    if act in ("evict", "recycle") and not alive:
+        return f"{slot} is {state}: no live replica is there" + (
+            "; a takes it back" if state in (LOST, EVICTED, REJECTED) else ""
+        )
+    if act == "drain" and state not in SERVING | {SUSPECT, DRAINING}:
+        return f"{slot} is {state}: it holds no samples to drain"
+    if act == "readmit" and state not in (DRAINING, DRAINED, LOST, EVICTED, REJECTED):
+        does = "serves already" if state in SERVING else "is on its way already"
+        return f"{slot} is {state}: it {does}, there is nothing to readmit"
+    if act == "waive":
+        if state in SERVING:
+            return f"{slot} is {state}: only a missing slot can be waived"
+        if store.slots[store.index[slot]].waived:
+            return f"{slot} is waived already"
+    return ""
+
+
+def facts_for(store: FleetStore, act: str, targets: Sequence[Target], prediction: Prediction | None = None) -> list[Fact]:
+    """The lines of the dialog. The labels depend on the act and on how many are meant, so that figures can change in place."""
+    at = [store.index[target.slot] for target in targets if target.slot in store.index]
+    if not at:
         return []
-    target = replace(target, state=store.state_name(at))
-    facts = [("why", _condition(store, at, target))]
-    outstanding = int(store.ints("outstanding")[at])
-    if act == "evict":
-        facts.append(("in flight", f"{fmt.count(outstanding)} samples; what it does not finish is dispatched again to others"))
-    elif act in ("drain", "recycle"):
-        tail = "it stays warm" if act == "drain" else "then its worker starts the engine again in place"
-        facts.append(("in flight", f"{fmt.count(outstanding)} samples are finished first; no new ones, {tail}"))
-    if act != "readmit":
-        facts += [("effect", _effect(store, target)), ("quorum", _quorum(store, target))]
+    facts: list[Fact] = []
+    if len(targets) > 1:
+        facts.append(("which", some_of([target.slot for target in targets], "replicas")))
+    facts.append(("why", _condition(store, at[0], targets[0]) if len(targets) == 1 else _conditions(store, at)))
+    if act in _REMOVES:
+        facts.append(("in flight", _in_flight(store, act, at)))
+        facts.append(("effect", _effect(store, at)))
+        facts.append(_latency(store, prediction, len(targets)))
+        facts.append(("quorum", quorum(store, at)[0]))
+        if act == "evict":
+            facts.append(("limit", eviction_limit(store, len(targets))[0]))
+    elif act == "waive":
+        facts.append(("effect", _waiving(store, len(targets))))
     else:
-        facts.append(("effect", "a drained replica serves again; an evicted one is started anew, warms up and joins"))
+        facts.append(("effect", "drained: serves again · evicted or lost: its worker starts a new one, which warms up and joins"))
     facts.append(("verdict", verdict_fact(store, act)))
-    facts.append(("acts on", _life(store, at, target)))
+    facts.append(("acts on", _lives(store, targets)))
     return facts
 
 
-def _life(store: FleetStore, at: int, target: Target) -> str:
-    life = f"incarnation {target.incarnation[:12] or 'none yet'} of {target.slot}"
-    if store.slots[at].incarnation == target.incarnation:
-        return f"{life}, and no other"
-    return f"{life}, which is gone by now: the head will refuse"
+def some_of(names: Sequence[str], what: str) -> str:
+    """`8 replicas: node003/gpu0, node003/gpu1, node003/gpu2 and 5 more`"""
+    more = len(names) - NAMED
+    return f"{len(names)} {what}: {', '.join(names[:NAMED])}" + (f" and {more} more" if more > 0 else "")
+
+
+# --- guards of the head ------------------------------------------------------------------------------------
+
+
+def guard(store: FleetStore, act: str, targets: Sequence[Target]) -> str:
+    """What the head would refuse unless it is forced, in words; empty when its guards have no objection."""
+    if act not in _REMOVES:
+        return ""
+    at = [store.index[target.slot] for target in targets if target.slot in store.index]
+    objections = [quorum(store, at)[1], eviction_limit(store, len(targets))[1] if act == "evict" else ""]
+    return " and ".join(objection for objection in objections if objection)
+
+
+def quorum(store: FleetStore, at: Sequence[int]) -> tuple[str, str]:
+    """(the figures, the objection) of the rule that enough READY replicas must remain; the head's own floor."""
+    barrier = store.spec.fleet.barrier if store.spec is not None else None
+    floor = (barrier.min_ready if barrier is not None else None) or max(1, math.ceil(len(store.slots) / 2))
+    serving = _serving(store)
+    leaves = sum(store.state_name(position) in SERVING for position in at)
+    left = serving - leaves
+    text = f"{fmt.count(left)} would be READY, at least {fmt.count(floor)} must be"
+    if not leaves or left >= floor:
+        return f"{text}: ok", ""
+    allowed = max(0, serving - floor)
+    refuses = "the head refuses" if len(at) == 1 else f"the head refuses all but {allowed}" if allowed else "the head refuses all"
+    return f"{text}: {refuses}", "the quorum"
+
+
+def eviction_limit(store: FleetStore, wanted: int) -> tuple[str, str]:
+    """(the figures, the objection) of the rule that few replicas are evicted in ten minutes."""
+    limits = store.spec.stragglers if store.spec is not None else StragglersSpec()
+    done = store.snapshot.evictions if store.snapshot is not None else 0
+    text = f"{done} evictions in the last 10 min, at most {limits.max_acts_per_10min}"
+    allowed = max(0, limits.max_acts_per_10min - done)
+    if wanted <= allowed:
+        return f"{text}: ok", ""
+    refuses = "the head refuses" if wanted == 1 else f"the head refuses all but {allowed}" if allowed else "the head refuses all"
+    return f"{text}: {refuses}", "the eviction limit"
+
+
+def _serving(store: FleetStore) -> int:
+    return int(((store.state == READY_CODE) | (store.state == SLOW_CODE)).sum())
+
+
+# --- figures -----------------------------------------------------------------------------------------------
+
+
+def _lives(store: FleetStore, targets: Sequence[Target]) -> str:
+    gone = [t.slot for t in targets if store.slots[store.index[t.slot]].incarnation != t.incarnation]
+    if len(targets) == 1:
+        life = f"incarnation {targets[0].incarnation[:12] or 'none yet'} of {targets[0].slot}"
+        return f"{life}, which is gone by now: the head will refuse" if gone else f"{life}, and no other"
+    if gone:
+        return f"their incarnations of the key press; {some_of(gone, 'are gone by now')}: the head will refuse those"
+    return "their incarnations of the key press, and no others"
 
 
 def _condition(store: FleetStore, at: int, target: Target) -> str:
-    parts = [f"{target.state} for {fmt.age(store.age_s(at))}"]
+    parts = [f"{store.state_name(at)} for {fmt.age(store.age_s(at))}"]
     ratio, z = float(store.floats("ratio")[at]), float(store.floats("z")[at])
     if not math.isnan(ratio):
         parts.append(f"step time {ratio:.2f}x the fleet's" + ("" if math.isnan(z) else f" (z {fmt.signed(z)})"))
@@ -72,34 +171,59 @@ def _condition(store: FleetStore, at: int, target: Target) -> str:
     return " · ".join(parts)
 
 
-def _serving_after(store: FleetStore, target: Target) -> int:
-    states = store.count_states()
-    return states.get("READY", 0) + states.get("SLOW", 0) - (target.state in ("READY", "SLOW"))
+def _conditions(store: FleetStore, at: Sequence[int]) -> str:
+    counts = Counter(store.state_name(position) for position in at)
+    text = ", ".join(f"{number} {state}" for state, number in counts.most_common())
+    ratios = {position: float(store.floats("ratio")[position]) for position in at}
+    known = {position: ratio for position, ratio in ratios.items() if not math.isnan(ratio)}
+    if not known:
+        return text
+    worst = max(known, key=known.__getitem__)
+    return f"{text} · slowest {store.slots[worst].slot}: step time {known[worst]:.2f}x the fleet's"
 
 
-def _effect(store: FleetStore, target: Target) -> str:
-    after = _serving_after(store, target)
-    if target.state not in ("READY", "SLOW"):
-        return "it serves nothing now; the others keep their share"
+def _in_flight(store: FleetStore, act: str, at: Sequence[int]) -> str:
+    held = fmt.count(int(store.ints("outstanding")[list(at)].sum()))
+    if act == "evict":
+        return f"{held} samples; what is not finished goes to others again"
+    tail = "then it stays warm" if act == "drain" else "then the engine is started again in place"
+    return f"{held} samples are finished first, no new ones; {tail}"
+
+
+def _effect(store: FleetStore, at: Sequence[int]) -> str:
+    serving, leaves = _serving(store), sum(store.state_name(position) in SERVING for position in at)
+    after = serving - leaves
+    if not leaves:
+        return "serves nothing now: the others keep their share"
     if after <= 0:
         return "nobody would be left to serve: the attempt would end"
     if store.snapshot is None or not store.snapshot.attempt:
         return f"{fmt.count(after)} replicas would serve the next attempt"
-    qps = store.snapshot.target_qps if store.snapshot else 0.0
-    return f"{fmt.rate(qps)} qps over {fmt.count(after)} replicas: {100 / after:+.1f}% load each"
+    load = f"{fmt.signed((serving / after - 1) * 100)}% load each"
+    return f"{fmt.rate(store.snapshot.target_qps)} qps over {fmt.count(after)} replicas: {load}"
 
 
-def _quorum(store: FleetStore, target: Target) -> str:
-    needed = store.spec.fleet.barrier.min_ready if store.spec else None
-    after = _serving_after(store, target)
-    if needed is None:
-        return f"{fmt.count(after)} would serve; the run sets no minimum"
-    verdict = "ok" if after >= needed else "NOT ENOUGH, the head will refuse"
-    return f"{fmt.count(after)} would serve, {fmt.count(needed)} needed: {verdict}"
+def _latency(store: FleetStore, prediction: Prediction | None, number: int) -> Fact:
+    sla = prediction.sla if prediction is not None else None
+    window_s = sla.window_s if sla is not None else store.spec.metrics.window_s if store.spec is not None else 60.0
+    its = "its" if number == 1 else "their"
+    parts = [_without("TTFT", sla.ttft if sla else None, its), _without("TPOT", sla.tpot if sla else None, its)]
+    return f"p99, {window_s:g} s", "\n".join(parts)
 
 
-#: What load balancing may do by itself anyway: such acts leave the verdict open.
-BENIGN: Final = frozenset({"drain", "readmit"})
+def _without(name: str, detail: LatencyDetail | None, its: str) -> str:
+    now_ms = detail.window_ms.get("p99", math.nan) if detail is not None else math.nan
+    then_ms = detail.without_p99_ms if detail is not None else math.nan
+    if detail is not None and math.isnan(now_ms):
+        return f"{name} {fmt.UNKNOWN}: {fmt.count(detail.window_n)} samples are too few"
+    return f"{name} {fmt.millis(now_ms)}; without {its} samples {fmt.millis(then_ms)}"
+
+
+def _waiving(store: FleetStore, number: int) -> str:
+    missing = store.snapshot.missing_total if store.snapshot is not None else 0
+    left = max(0, missing - number)
+    rest = "nobody else is missing: it opens" if missing and not left else f"{left} other slots are still missing"
+    return f"the barrier no longer waits for {'it' if number == 1 else 'them'}; {rest}"
 
 
 def verdict_fact(store: FleetStore, act: str) -> str:
@@ -111,34 +235,5 @@ def verdict_fact(store: FleetStore, act: str) -> str:
         return "an exploration: no verdict at stake; the act is journalled"
     if act in BENIGN:
         return f"attempt {snap.attempt} stays VALID-able; the act is counted as ACTS ({snap.acts} so far)"
-    return f"attempt {snap.attempt} can no longer be VALID: it touches samples or engines of a LoadGen attempt"
-
-
-def rate_facts(store: FleetStore) -> list[Fact]:
-    snap = store.snapshot
-    if snap is None:
-        return []
-    if snap.mechanism == "at once":
-        how = "at once (exploration); the verdict can only be EXPLORATION"
-    else:
-        how = "LoadGen's schedule is fixed: this ends attempt "
-        how += f"{snap.attempt} as SUPERSEDED and starts the next one on the same warm replicas"
-    return [
-        ("now", f"target {fmt.rate(snap.target_qps)} qps, {fmt.rate(snap.completed_qps)} done"),
-        ("how", how),
-    ]
-
-
-def stop_facts(store: FleetStore) -> list[Fact]:
-    snap = store.snapshot
-    in_flight = fmt.count(snap.in_flight) if snap else fmt.UNKNOWN
-    if snap is None or not snap.attempt:
-        end = "no load is running; all replicas are stopped and the run ends"
-    elif snap.attempt_kind == "explore":
-        end = f"issuing ends, {in_flight} samples in flight are finished, all replicas are stopped"
-    else:
-        end = f"the load ends ({in_flight} samples in flight), the attempt becomes ABORTED, all replicas are stopped"
-    return [
-        ("effect", end),
-        ("record", f"stays complete in {store.record}" if store.record else "stays complete"),
-    ]
+    milder = "; with a drain it could" if act != "drain" and act in _REMOVES else ""
+    return f"attempt {snap.attempt} can no longer be VALID{milder}"

@@ -1,0 +1,99 @@
+"""Evict, drain or recycle: how gently, and against the guards only when that is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from textual.app import ComposeResult
+from textual.containers import Horizontal
+from textual.widgets import Input
+
+from console.screens.dialogs.base import Answer, ConfirmAct, Facts, reason_box
+from console.screens.dialogs.fields import Choice, Tick
+from console.screens.dialogs.rate import parse_seconds
+
+_LONGEST_S = 86_400.0
+GENTLY, AT_ONCE = "drain first", "at once"
+_MODES = (
+    (GENTLY, "finishes what it has, until the deadline"),
+    (AT_ONCE, "what it has goes to others again, now"),
+)
+
+
+class AskRemoval(ConfirmAct):
+    """`deadline_s`: what a drain may take unless said otherwise (None: this act has no deadline); `guard`: what the head's
+    guards say against it, empty when nothing. Only then is there something to force."""
+
+    def __init__(
+        self,
+        title: str,
+        facts: Facts,
+        yes: str,
+        *,
+        danger: bool,
+        guard: Callable[[], str],
+        deadline_s: float | None = None,
+        modes: bool = False,
+    ) -> None:
+        super().__init__(title, facts, yes, danger=danger)
+        self._guard, self._deadline_s, self._modes = guard, deadline_s, modes
+
+    def fields(self) -> ComposeResult:
+        if self._modes:
+            yield from self.field("mode", Choice(_MODES, GENTLY, id="mode"))
+        if self._deadline_s is not None:
+            yield from self.field(
+                "deadline", Input(f"{self._deadline_s:g}", id="deadline", compact=True, max_length=8), "seconds"
+            )
+        with Horizontal(classes="fact", id="force-row"):
+            yield Tick("", id="force")
+        yield from self.field("reason", reason_box())
+
+    def on_mount(self) -> None:
+        super().on_mount()
+        self._offer_force()
+
+    def judge_again(self) -> None:
+        self._offer_force()
+
+    def _offer_force(self) -> None:
+        objection, tick = self._guard(), self.query_one("#force", Tick)
+        tick.display = bool(objection)
+        tick.tell(f"force: do it in spite of {objection}")
+        if not objection:
+            tick.on = False
+
+    def on_choice_chosen(self) -> None:
+        box, at_once = self.query_one("#deadline", Input), self.query_one("#mode", Choice).value == AT_ONCE
+        box.disabled = at_once
+        self.complain("")
+
+    def on_choice_submitted(self) -> None:
+        self.go_on()
+
+    def on_input_changed(self, event: Input.Changed) -> None:
+        if event.input.id == "deadline":
+            self.complain(self.whats_missing())
+
+    def whats_missing(self) -> str:
+        if self._deadline_s is None or self._at_once:
+            return ""
+        text = self.typed("deadline")
+        seconds = parse_seconds(text, _LONGEST_S)
+        if not seconds:
+            rather = f"; 0 is what {AT_ONCE!r} does" if seconds == 0 and self._modes else ""
+            return f"{text!r} is not a deadline: seconds above 0, at most {_LONGEST_S:g}{rather}"
+        return ""
+
+    @property
+    def _at_once(self) -> bool:
+        return self._modes and self.query_one("#mode", Choice).value == AT_ONCE
+
+    def answer(self) -> Answer:
+        seconds = None
+        if self._at_once:
+            seconds = 0.0
+        elif self._deadline_s is not None:
+            typed = parse_seconds(self.typed("deadline"), _LONGEST_S)
+            seconds = typed if typed != self._deadline_s else None
+        return Answer(reason=self.typed("reason"), deadline_s=seconds, force=self.query_one("#force", Tick).on)

@@ -1,0 +1,37 @@
+"""The question before what cannot be taken back: its name has to be typed."""
+
+from __future__ import annotations
+
+from textual.app import ComposeResult
+from textual.widgets import Button, Input, Static
+
+from console.screens.dialogs.base import Answer, Dialog, Facts, reason_box
+
+
+class TypeToConfirm(Dialog):
+    """The button works only once the name is typed."""
+
+    first_focus = "#word"
+
+    def __init__(self, title: str, facts: Facts, yes: str, word: str, what: str) -> None:
+        super().__init__(title, facts, yes, danger=True, yes_at_once=False)
+        self._word, self._what = word, what
+
+    def fields(self) -> ComposeResult:
+        yield from self.field("reason", reason_box())
+        yield Static(f"type {self._what} to confirm:", classes="ask", markup=False)
+        yield from self.field("", Input(placeholder=self._word, id="word", compact=True))
+
+    def on_input_changed(self, event: Input.Changed) -> None:
+        if event.input.id == "word":
+            self.query_one("#yes", Button).disabled = event.value.strip() != self._word
+            self.complain("")
+
+    def whats_missing(self) -> str:
+        typed = self.typed("word")
+        if typed == self._word:
+            return ""
+        return f"{typed!r} is not {self._what}: it is {self._word}" if typed else f"{self._what} is {self._word}"
+
+    def answer(self) -> Answer:
+        return Answer(value=self.typed("word"), reason=self.typed("reason"))
