@@ -15,15 +15,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from console.feeds import answers
 from console.store.fleet import FleetStore
-from console.store.rings import HISTORY_POINTS
 from harness.spec import FleetSpec, LimitsSpec, LoadSpec, RunSpec, slot_name
 from harness.wire import control
-from harness.wire.inquiry import Answer, Question
+from harness.wire.inquiry import Answer, GetReplica, GetSla, Question
 from harness.wire.states import REPLICA_CODE
 
 SAMPLE_UNIX = 1_795_000_000.0  # when the sample run "started"
 SAMPLE_RUN = "gptoss-120b-20261118-140211"
+PAST_S = 60  # that a console opened on it has seen
 TTFT_LIMIT_MS = 3000.0
 TPOT_LIMIT_MS = 80.0
 
@@ -121,6 +122,15 @@ class ScriptedFleet:
         self.journal.append(entry)
         return entry
 
+    @property
+    def skill(self) -> NDArray[np.float64]:
+        """Speed of each replica; 1 is ordinary."""
+        return self._skill
+
+    @staticmethod
+    def unix_at(second: float) -> float:
+        return SAMPLE_UNIX + second
+
     # --- messages ------------------------------------------------------------------------------------------
 
     def run_state(self, request_id: str = "") -> control.RunState:
@@ -152,12 +162,15 @@ class ScriptedFleet:
 
     def _info(self, position: int) -> control.SlotInfo:
         node, gpu = divmod(position, self.spec.fleet.replicas_per_node)
+        odd = self.names[position] == "node006/gpu6"  # started with other arguments than the rest
+        facts = {"kernel": "triton", "arg.max_num_seqs": "384" if odd else "512", "arg.kv_cache_dtype": "fp8"}
         return control.SlotInfo(
             self.names[position], f"node{node:03d}", gpu, "both", self.incarnation[position], 1, worker=f"worker-{node}",
-            host=f"sample-host-{node:02d}", pid=4000 + position, engine="synthetic", synthetic=True, args_hash="9f2c41d0",
+            host=f"sample-host-{node:02d}", pid=4000 + position, engine="synthetic", synthetic=True,
+            args_hash="b07e5a13" if odd else "9f2c41d0",
             versions={"python": "3.11.7", "pyzmq": "27.3.0"}, log=f"/sample/{SAMPLE_RUN}/logs/node{node:03d}.log",
             accelerator={"name": "MI355X (synthetic)", "ordinal": str(gpu)},
-            facts={"kernel": "triton", "max_num_seqs": 512},
+            facts=facts,
         )  # fmt: skip
 
     def _series(self) -> control.FleetSeries:
@@ -249,6 +262,7 @@ class ScriptedFeed:
         self.fleet = fleet or ScriptedFleet()
         self.sent: list[control.Command] = []
         self.refuse = ""  # not empty: every command is answered with this
+        self.silent = False  # questions are not answered
         self.operator = "kim@head"
         self._hz = hz
         self._store: FleetStore | None = None
@@ -257,7 +271,7 @@ class ScriptedFeed:
         self._store = store
         store.apply(self.fleet.run_state())
         now_s = self.fleet.t_s
-        for back_s in range(HISTORY_POINTS, -1, -1):  # a minute of past, so that sparklines have something to show
+        for back_s in range(PAST_S, -1, -1):  # a minute of past, so that sparklines have something to show
             self.fleet.t_s = now_s - back_s
             store.apply(self.fleet.snapshot())
         while True:
@@ -297,7 +311,14 @@ class ScriptedFeed:
         return control.CommandReply(request.request_id, True, f"{name} {slot}".strip() + ": done")
 
     async def ask(self, question: Question) -> Answer | None:
-        return None
+        """As a head would; `silent`: as one that is gone."""
+        if self.silent:
+            return None
+        if isinstance(question, GetSla):
+            return answers.sla_detail(self.fleet, question.request_id, TTFT_LIMIT_MS, TPOT_LIMIT_MS)
+        if isinstance(question, GetReplica):
+            return answers.replica_detail(self.fleet, question)
+        return answers.log_lines(self.fleet, question)
 
     async def close(self) -> None:
         self._store = None

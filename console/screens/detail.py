@@ -1,79 +1,41 @@
-"""One replica: what it is, how it goes, and what happened to it. Follows the slot through its incarnations.
+"""One replica: what it is, how it goes beside its fleet, what it holds, and what happened to it. Follows the slot through
+its incarnations.
 
-Everything stands in one column that scrolls: a small terminal shows less at once, never less.
+Everything stands in one page that scrolls, from 100 columns on in two columns: a small terminal shows less at once, never
+less. What snapshots do not carry (samples in flight, the log) is asked for every second while this is on show.
 """
 
 from __future__ import annotations
 
 import math
-import textwrap
-from collections.abc import Callable
-from typing import ClassVar
+import uuid
+from collections.abc import Iterable
+from typing import ClassVar, Final
 
-import numpy as np
 from textual.app import ComposeResult
-from textual.containers import Horizontal, VerticalScroll
-from textual.strip import Strip
+from textual.containers import Horizontal, Vertical, VerticalScroll
 
 from console.actions import Where, bindings, footer_of
-from console.screens.base import PaintedScreen
+from console.screens.base import PaintedScreen, Tables
+from console.store import tables
+from console.store.causes import likely_cause
+from console.store.compare import Difference, compared, differences
 from console.store.fleet import FleetStore
+from console.store.tail import LogTail
 from console.widgets import fmt
-from console.widgets.chart import BrailleChart, Line, Picture
+from console.widgets.band import Band, BandChart, band_of
+from console.widgets.chart import BrailleChart
 from console.widgets.clock import EVERYTHING, Due
-from console.widgets.events import event_runs
 from console.widgets.footer import KeyFooter
 from console.widgets.header import HeaderLine
-from console.widgets.paint import GLYPHS, Painted, Run, strip_of
+from console.widgets.logview import LogPane
+from console.widgets.paint import GLYPHS, Painted
+from console.widgets.replica import PATH, DifferencesPane, Fact, FactsPane, InFlightPane, SlotEvents
+from harness.wire.inquiry import GetReplica, ReplicaDetail
 
-_LABEL = 13
-EVENT_LINES = 12
-
-
-PATH = "path"  # meaning of a fact that is shortened in its middle
-
-
-class FactsPane(Painted):
-    """Label and value; what is too long for a line goes on in the next."""
-
-    def __init__(self, title: str, facts: Callable[[], list[tuple[str, str, str]]], *, id: str | None = None) -> None:
-        super().__init__(10, id=id)
-        self._title, self._facts = title, facts
-
-    def on_mount(self) -> None:
-        self.border_title = self._title
-
-    def draw(self, width: int, height: int) -> list[Strip]:
-        ink = self.inks
-        lines = []
-        for label, value, meaning in self._facts():
-            style = ink.states.get(meaning, ink.plain)
-            if meaning == PATH:  # both ends of a path say which file it is; `y` copies all of it
-                value = fmt.middle(value, width - _LABEL)
-            parts = textwrap.wrap(value or fmt.UNKNOWN, max(10, width - _LABEL), break_on_hyphens=False) or [fmt.UNKNOWN]
-            for row, part in enumerate(parts):
-                lines.append(strip_of([(f"{'' if row else label:<{_LABEL}}", ink.muted), (part, style)], width))
-        self.set_lines(len(lines))
-        return lines[:height] + [Strip.blank(width)] * (height - len(lines))
-
-
-class SlotEvents(Painted):
-    def __init__(self, store: FleetStore, slot: str, *, id: str | None = None) -> None:
-        super().__init__(1, id=id)
-        self._store, self._slot = store, slot
-
-    def on_mount(self) -> None:
-        self.border_title = "What happened to it"
-
-    def draw(self, width: int, height: int) -> list[Strip]:
-        ink = self.inks
-        entries = self._store.history_of(self._slot)[-EVENT_LINES:]
-        self.set_lines(max(1, len(entries)))
-        lines = [strip_of(event_runs(entry, ink, width), width) for entry in entries]
-        if not lines:
-            nothing: list[Run] = [(" nothing in the part of the journal that this console has", ink.muted)]
-            lines = [strip_of(nothing, width)]
-        return lines + [Strip.blank(width)] * (height - len(lines))
+ASK_EVERY_S: Final = 1.0
+LOG_LINES: Final = 200
+LOG_LINES_WHOLE_PANE: Final = 1000
 
 
 class ReplicaScreen(PaintedScreen):
@@ -83,23 +45,71 @@ class ReplicaScreen(PaintedScreen):
     def __init__(self, store: FleetStore, slot: str, crumb: str = "Live") -> None:
         super().__init__()
         self._store, self.slot, self._crumb = store, slot, crumb
+        self.tail = LogTail()
+        self.detail: ReplicaDetail | None = None
+        self._heard_s = math.nan
+        self._unanswered = False
+        self._compared: tuple[tuple[object, ...], tuple[list[Difference], int]] = ((), ([], 0))
 
     def compose(self) -> ComposeResult:
         store, slot = self._store, self.slot
         yield HeaderLine(store, f"{self._crumb} ▸ {slot}", looks_only=self.console_app.looks_only, id="header")
         with VerticalScroll(id="replica"):
-            with Horizontal(id="facts-tier"):
-                yield FactsPane("Now", self._now_facts, id="now-facts")
-                yield FactsPane("What it is", self._own_facts, id="own-facts")
-            yield BrailleChart(lambda: "tok/s each second", self._picture, fmt.big, span_s=60, id="replica-chart")
+            with Horizontal(id="replica-tier"):
+                with Vertical(id="replica-left"):
+                    yield FactsPane("Now", self._now_facts, id="now-facts")
+                    yield DifferencesPane(self._differences, id="differences")
+                    yield InFlightPane(self._in_flight, self._ttft_limit_ms, id="in-flight")
+                with Vertical(id="replica-right"):
+                    yield BandChart(lambda: "tok/s", lambda: self._band("tokens_s"), fmt.big, id="tokens-chart")
+                    yield BandChart(lambda: "step time", lambda: self._band("step_ms"), _short_ms, id="step-chart")
+                    yield BandChart(lambda: "waiting", lambda: self._band("waiting"), fmt.big, id="waiting-chart")
             yield SlotEvents(store, slot, id="slot-events")
+            yield LogPane(self.tail, self._why_no_log, id="replica-log")
+            yield FactsPane("What it is", self._own_facts, id="own-facts")
         yield KeyFooter(footer_of("replica"), self.console_app.why_not, id="footer")
 
     def on_mount(self) -> None:
         self.query_one("#replica").focus()
+        self.every(ASK_EVERY_S, self._ask, "replica detail")
         self.paint(EVERYTHING)
 
-    def _now_facts(self) -> list[tuple[str, str, str]]:
+    # --- what is asked for ---------------------------------------------------------------------------------
+
+    async def _ask(self) -> None:
+        lines = LOG_LINES_WHOLE_PANE if self.has_class("-log") else LOG_LINES
+        answer = await self.console_app.inquire(GetReplica(uuid.uuid4().hex, self.slot, lines))
+        if isinstance(answer, ReplicaDetail):
+            self.detail, self._heard_s = answer, self.console_app.now_s()
+            self.tail.take(answer)
+        self._unanswered = answer is None
+
+    def _why_silent(self) -> str:
+        if self.detail is not None:
+            return ""
+        if self._store.ended:
+            return "the run has ended: its head is not there to ask"
+        if self.console_app.session.kind == "replay":
+            return "not in a replay"
+        return "the head does not answer" if self._unanswered else "asking the head …"
+
+    def _why_no_log(self) -> str:
+        return self._why_silent() or (self.detail.problem if self.detail is not None else "")
+
+    def _in_flight(self) -> tuple[ReplicaDetail | None, float, str]:
+        detail = self.detail
+        if detail is None:
+            return None, math.nan, self._why_silent()
+        age_s = self.console_app.now_s() - self._heard_s
+        return detail, age_s + (0.0 if math.isnan(detail.in_flight_age_s) else detail.in_flight_age_s), ""
+
+    def _ttft_limit_ms(self) -> float:
+        limits = self._store.spec.limits if self._store.spec is not None else None
+        return limits.ttft_p99_ms if limits is not None and limits.ttft_p99_ms is not None else math.inf
+
+    # --- what is shown -------------------------------------------------------------------------------------
+
+    def _now_facts(self) -> list[Fact]:
         store = self._store
         at = store.index.get(self.slot)
         if at is None:
@@ -115,60 +125,107 @@ class ReplicaScreen(PaintedScreen):
         against = (
             "" if math.isnan(ratio) else f", {ratio:.2f}x the fleet's curve" + ("" if math.isnan(z) else f" (z {fmt.signed(z)})")
         )
-        return [
+        window = f"last {tables.window_s(store):.0f} s"
+        beat = fmt.UNKNOWN if math.isnan(value("beat_age_s")) else f"{fmt.age(value('beat_age_s'))} ago"
+        cause = likely_cause(store, at) if name == "SLOW" else ""
+        facts = [
             ("state", f"{GLYPHS.get(name, '')} {name} for {fmt.age(store.age_s(at))}  {store.slots[at].reason}", name),
             ("tok/s", fmt.count(tokens) + share, ""),
             ("step time", fmt.millis(value("step_ms")) + against, ""),
-            ("TTFT p99", f"{fmt.millis(value('ttft_p99_ms'))}  last 60 s", ""),
-            ("TPOT p99", f"{fmt.millis(value('tpot_p99_ms'))}  last 60 s", ""),
+            ("TTFT p99", f"{fmt.millis(value('ttft_p99_ms'))}  {window}", ""),
+            ("TPOT p99", f"{fmt.millis(value('tpot_p99_ms'))}  {window}", ""),
             ("in flight", f"{fmt.count(int(store.ints('outstanding')[at]))}, oldest {fmt.age(value('oldest_s'))}", ""),
-            ("engine", f"{store.ints('running')[at]} running, {store.ints('waiting')[at]} waiting", ""),
-            ("batch", fmt.big(value("batch")), ""),
-            ("KV cache", fmt.percent(value("kv_use")), ""),
-            ("heartbeat", f"{fmt.age(value('beat_age_s'))} ago, {store.ints('restarts')[at]} restarts", ""),
+            ("engine", f"{fmt.count(store.ints('running')[at])} running, {fmt.count(store.ints('waiting')[at])} waiting", ""),
+            ("batch", f"{fmt.big(value('batch'))}, KV cache {fmt.percent(value('kv_use'))}", ""),
+            ("heartbeat", f"{beat}, {store.ints('restarts')[at]} restarts", ""),
         ]
+        return [*facts[:1], ("likely cause", cause, ""), *facts[1:]] if cause else facts
 
-    def _own_facts(self) -> list[tuple[str, str, str]]:
+    def _own_facts(self) -> list[Fact]:
         at = self._store.index.get(self.slot)
         if at is None:
             return []
         info = self._store.slots[at]
-        return [
+        arguments = [f"{key.removeprefix('arg.')} {value}" for key, value in info.facts.items() if key.startswith("arg.")]
+        others = [f"{key} {value}" for key, value in info.facts.items() if not key.startswith("arg.")]
+        facts = [
             ("slot", f"{info.slot}, role {info.role}", ""),
-            ("incarnation", f"{info.incarnation[:16]}  (life {info.incarnations})", ""),
-            ("engine", f"{info.engine}{' (synthetic)' if info.synthetic else ''}", ""),
-            ("versions", " · ".join(f"{name} {version}" for name, version in info.versions.items()), ""),
-            ("arguments", info.args_hash, ""),
-            ("accelerator", " · ".join(f"{key} {value}" for key, value in info.accelerator.items()), ""),
+            ("incarnation", f"{info.incarnation[:16]}  (life {info.incarnations})" if info.incarnation else "", ""),
+            ("engine", info.engine + (" (synthetic)" if info.synthetic and info.engine != "synthetic" else ""), ""),
+            ("versions", _listed(f"{name} {version}" for name, version in info.versions.items()), ""),
+            ("accelerator", _listed(f"{key} {value}" for key, value in info.accelerator.items()), ""),
+            ("arguments", _listed([info.args_hash, *arguments]), ""),
+            ("facts", _listed(others), ""),
             ("process", f"{info.pid} on {info.host}" if info.pid else "", ""),
-            ("worker", f"{info.worker} {info.pod}".strip(), ""),
-            ("facts", " · ".join(f"{key} {value}" for key, value in info.facts.items()), ""),
+            ("worker", info.worker, ""),
+            ("pod", info.pod, ""),
             ("log", info.log, PATH),
         ]
+        return [fact for fact in facts if fact[1] or fact[0] not in ("pod", "facts")]
 
-    def _picture(self) -> Picture:
-        store = self._store
-        at = store.index.get(self.slot)
-        if at is None or store.snapshot is None:
-            return Picture(np.zeros(0), [])
-        values = store.history.values[at].astype(np.float64)
-        unix = store.snapshot.unix - np.arange(len(values), dtype=np.float64)[::-1]
-        median = np.full(len(values), store.median("tokens_s"))
-        return Picture(unix, [Line("fleet median", "chart-target", median), Line("this replica", "chart-offered", values)])
+    def _differences(self) -> tuple[list[Difference], int]:
+        """Looked for again only when the roster has changed."""
+        store, at = self._store, self._store.index.get(self.slot)
+        if at is None:
+            return [], 0
+        key = (store.head_epoch, store.roster_version, len(store.slots), store.slots[at].incarnation)
+        if key != self._compared[0]:
+            self._compared = (key, (differences(store.slots, at), compared(store.slots, at)))
+        return self._compared[1]
+
+    def _band(self, column: str) -> Band | None:
+        at = self._store.index.get(self.slot)
+        return None if at is None else band_of(self._store.histories[column], at)
 
     def paint(self, due: Due) -> int:
         self.set_class(not self._store.link().trusted, "-stale")
-        return sum(
-            painted.repaint()
-            for painted in self.query(Painted)
-            if due.charts or painted.unpainted or (due.numbers and not isinstance(painted, BrailleChart))
-        )
+        lines = 0
+        for painted in self.query(Painted):
+            if not painted.region.height:
+                continue
+            if painted.unpainted or (due.charts if isinstance(painted, BrailleChart) else due.numbers):
+                lines += painted.repaint()
+        return lines
+
+    def tables(self) -> Tables:
+        found = tables.replica(self._store, self.slot, self.detail)
+        rows = [
+            {"fact": each.name, "own": each.own, "majority": each.majority, "agree": each.agree, "compared": each.of}
+            for each in self._differences()[0]
+        ]
+        return {**found, "differences": rows} if found else {}
+
+    # --- keys ----------------------------------------------------------------------------------------------
+
+    def action_log(self) -> None:
+        """The whole page for the log, and back."""
+        whole = not self.has_class("-log")
+        self.set_class(whole, "-log")
+        self.tail.pager.follow = True
+        self.tail.pager.resize(len(self.tail.lines))
+        self.query_one("#replica-log" if whole else "#replica").focus()
+        if whole:
+            self.every(ASK_EVERY_S, self._ask, "replica detail")  # at once: more lines than before
+        self.call_after_refresh(self.paint, EVERYTHING)
 
     def action_back(self) -> None:
-        self.dismiss(None)
+        if self.has_class("-log"):
+            self.action_log()
+        else:
+            self.dismiss(None)
 
     def action_copy(self) -> None:
         self.console_app.copy_log_path(self.slot)
 
     def targets(self) -> list[str]:
         return [self.slot]
+
+
+def _listed(parts: Iterable[str]) -> str:
+    return " · ".join(part for part in parts if part)
+
+
+def _short_ms(value_ms: float) -> str:
+    if value_ms == 0:
+        return "0"
+    return f"{value_ms / 1000:.1f}s" if value_ms >= 1000 else f"{value_ms:.0f}ms" if value_ms >= 10 else f"{value_ms:.1f}ms"

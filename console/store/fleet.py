@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from console.store.rings import History, Series
 from harness.spec import RunSpec, StragglersSpec
 from harness.wire import control
-from harness.wire.states import ALIVE, NEW, REPLICA_CODE, REPLICA_STATES, RUN_ENDED
+from harness.wire.states import ALIVE, HOLDS_SAMPLES, NEW, REPLICA_CODE, REPLICA_STATES, RUN_ENDED
 
 JOURNAL_ENTRIES: Final = 2000
 STALE_AFTER_S: Final = 2.0
@@ -36,6 +36,9 @@ SLOW_CODE: Final = SHOWN_STATES.index(SLOW)
 STOPPED_CODE: Final = SHOWN_STATES.index(STOPPED)
 READY_CODE: Final = REPLICA_CODE["READY"]
 _WOULD_LIVE: Final = [REPLICA_CODE[name] for name in (NEW, *sorted(ALIVE))] + [SLOW_CODE]
+_WORKS: Final = [*(REPLICA_CODE[name] for name in sorted(HOLDS_SAMPLES)), SLOW_CODE]
+#: What the store remembers of every replica, second by second.
+HISTORY_COLUMNS: Final = ("tokens_s", "step_ms", "waiting")
 BARRIER_PHASES: Final = frozenset({"PLACING", "REGISTERING", "WARMING"})
 
 LinkKind = Literal["connecting", "live", "stale", "lost", "ended"]
@@ -94,7 +97,7 @@ class FleetStore:
         self.node_of: NDArray[np.int32] = np.zeros(0, dtype=np.int32)
         self.gpu_of: NDArray[np.int32] = np.zeros(0, dtype=np.int32)
         self.node_names: list[str] = []
-        self.history = History(0)
+        self.histories = {name: History(0) for name in HISTORY_COLUMNS}
         self.series = Series()
         self.journal: deque[control.JournalEntry] = deque(maxlen=JOURNAL_ENTRIES)
 
@@ -152,7 +155,7 @@ class FleetStore:
         self.node_of = np.array([names.setdefault(info.node, len(names)) for info in slots], dtype=np.int32)
         self.gpu_of = np.array([info.gpu for info in slots], dtype=np.int32)
         self.node_names = list(names)
-        self.history = History(len(slots))
+        self.histories = {name: History(len(slots)) for name in HISTORY_COLUMNS}
         self.state = np.array([REPLICA_CODE.get(info.state, 0) for info in slots], dtype=np.uint8)
         self.columns = {}
 
@@ -176,8 +179,19 @@ class FleetStore:
                 shown[position] = SLOW_CODE
                 self.slow_age_s[position] = snap.slow_age_s[number] if number < len(snap.slow_age_s) else math.nan
         self.state = _stopped(shown) if self.ended else shown
-        self.history.push(snap.unix, self.floats("tokens_s"))
+        self._remember(snap.unix)
         self.series.push(snap)
+
+    def _remember(self, unix: float) -> None:
+        if self.history.has(unix):
+            return
+        serving = (self.state == READY_CODE) | (self.state == SLOW_CODE)
+        for name, history in self.histories.items():
+            if name in control.INT_COLUMNS:  # 0 of a replica that is gone is no value
+                column = np.where(np.isin(self.state, _WORKS), self.ints(name), np.float32(np.nan))
+            else:
+                column = self.floats(name)
+            history.push(unix, column, serving)
 
     def _apply_journal(self, entries: list[control.JournalEntry]) -> None:
         last = self.journal[-1].seq if self.journal else None
@@ -201,6 +215,11 @@ class FleetStore:
         self.roster_version = max(self.roster_version, news.roster_version)
 
     # --- what screens ask ----------------------------------------------------------------------------------
+
+    @property
+    def history(self) -> History:
+        """Of tok/s."""
+        return self.histories["tokens_s"]
 
     def floats(self, name: str) -> NDArray[np.float32]:
         """A float column; all NaN before the first snapshot."""

@@ -1,45 +1,89 @@
-"""Bounded memory of how numbers went: per-replica throughput for sparklines, and the fleet's series for charts.
+"""Bounded memory of how numbers went: some columns of every replica, with the fleet's band, and the fleet's series for charts.
 
-Both tick at 1 Hz and hold a fixed number of points, so an hour of watching costs no more than a minute. Rows are kept
-oldest → newest in plain numpy, shifted on every push: 512 x 60 floats move in about 20 µs, cheaper than the index
-arithmetic of a circular buffer would be for every reader.
+All tick at 1 Hz and hold a fixed number of points, so an hour of watching costs no more than a few minutes. A History lies
+in memory second after second: a push writes one row, and only when its slack is used up are the rows moved to the front
+(once in SLACK seconds). Measured a push, with the band: 0.02 ms at 512 replicas, 0.03 ms at 4,096; the memory of a column
+is 0.6 and 4.9 MB.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from harness.wire.control import FleetSeries, FleetSnapshot
 
-HISTORY_POINTS = 60
+HISTORY_POINTS: Final = 240
+SLACK: Final = 60
 SERIES_POINTS = 1800  # half an hour at 1 Hz
 
 SERIES_FIELDS: tuple[str, ...] = FleetSeries.__struct_fields__
+BAND: Final = (0.10, 0.50, 0.90)
 
 
 class History:
-    """The last HISTORY_POINTS seconds of one float column, a row per slot; NaN where nothing is known."""
+    """The last HISTORY_POINTS seconds of one float column, and of its p10, median and p90 over those that serve; NaN where
+    nothing is known."""
 
     def __init__(self, slots: int, points: int = HISTORY_POINTS) -> None:
-        self.values: NDArray[np.float32] = np.full((slots, points), np.nan, dtype=np.float32)
+        self._points = points
+        self._rows: NDArray[np.float32] = np.full((points + SLACK, slots), np.nan, dtype=np.float32)
+        self._bands: NDArray[np.float32] = np.full((points + SLACK, len(BAND)), np.nan, dtype=np.float32)
+        self._end = points
         self._second = 0
 
-    def push(self, unix: float, column: NDArray[np.float32]) -> bool:
-        """Takes at most one point a second of the sender's clock; a gap of several seconds leaves NaN behind."""
-        second = int(unix)
-        if second == self._second:
+    @property
+    def values(self) -> NDArray[np.float32]:
+        """A row for each slot, oldest second first."""
+        return self._rows[self._end - self._points : self._end].T
+
+    @property
+    def band(self) -> NDArray[np.float32]:
+        """Rows p10, median, p90 of the fleet, oldest second first."""
+        return self._bands[self._end - self._points : self._end].T
+
+    @property
+    def unix(self) -> NDArray[np.float64]:
+        """The second of each point, by the sender's clock."""
+        return self._second - np.arange(self._points - 1, -1, -1, dtype=np.float64)
+
+    def has(self, unix: float) -> bool:
+        return int(unix) == self._second
+
+    def push(self, unix: float, column: NDArray[np.float32], serving: NDArray[np.bool_] | None = None) -> bool:
+        """Takes at most one point a second of the sender's clock; a gap of several seconds leaves NaN behind. A clock that
+        went back (a replay was wound back) begins anew."""
+        if self.has(unix):
             return False
+        second = int(unix)
         gap = second - self._second if self._second else 1
         self._second = second
-        steps = min(max(gap, 1), self.values.shape[1])
-        self.values[:, :-steps] = self.values[:, steps:].copy()
-        self.values[:, -steps:] = np.nan
-        self.values[:, -1] = column
+        self._advance(gap if 0 < gap < self._points else self._points)
+        self._rows[self._end - 1] = column
+        self._bands[self._end - 1] = _band(column if serving is None else column[serving])
         return True
+
+    def _advance(self, steps: int) -> None:
+        if self._end + steps > len(self._rows):
+            keep = self._points - steps
+            for rows in (self._rows, self._bands):
+                rows[:keep] = rows[self._end - keep : self._end].copy()
+            self._end = keep
+        for rows in (self._rows, self._bands):
+            rows[self._end : self._end + steps] = np.nan
+        self._end += steps
+
+
+def _band(values: NDArray[np.float32]) -> NDArray[np.float32]:
+    known = values[~np.isnan(values)]
+    if not len(known):
+        return np.full(len(BAND), np.nan, dtype=np.float32)
+    ranks = [round(q * (len(known) - 1)) for q in BAND]
+    return np.asarray(np.partition(known, ranks)[ranks])
 
 
 class Series:

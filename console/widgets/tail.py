@@ -1,0 +1,268 @@
+"""The SLA screen's text panes: what is left of the budget, percentiles, the parts of TTFT, and whose samples are late."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from textual.strip import Strip
+
+from console.store.fleet import FleetStore
+from console.store.latency import QUANTILES, Metric, Span, Tail, latency, samples, tail_of, tail_shares
+from console.widgets import fmt
+from console.widgets.histogram import percent
+from console.widgets.paint import Painted, Run, fitting, strip_of
+from console.widgets.sla import NEAR_FRACTION, judged
+from harness.wire.control import SlaView
+from harness.wire.inquiry import LatencyDetail, SlaDetail
+
+NAMES: Final[dict[Metric, str]] = {"ttft": "TTFT", "tpot": "TPOT"}
+
+
+@dataclass(slots=True)
+class SlaChoice:
+    """What the screen shows: the head's last answer, and what the operator chose to see of it."""
+
+    detail: SlaDetail | None = None
+    heard_s: float = math.nan
+    missing: str = ""  # why there is no answer
+    span: Span = "window"
+    metric: Metric = "ttft"
+    by_node: bool = False
+
+    def span_text(self, store: FleetStore) -> str:
+        if self.span == "whole":
+            return "whole attempt"
+        window_s = self.detail.window_s if self.detail else store.spec.metrics.window_s if store.spec else 60.0
+        return f"last {window_s:.0f} s"
+
+
+class Titled(Painted):
+    """A pane whose title changes: written only when it has, because a title paints its whole widget."""
+
+    _titled = ""
+
+    def entitle(self, title: str) -> None:
+        if title != self._titled:
+            self._titled = self.border_title = title
+
+
+def filled(lines: list[Strip], width: int, height: int) -> list[Strip]:
+    return lines[:height] + [Strip.blank(width)] * (height - len(lines))
+
+
+# --- budget ------------------------------------------------------------------------------------------------
+
+
+class BudgetPane(Titled):
+    """A line for each limit: samples over it against what early stopping accepts, and where the end is heading."""
+
+    def __init__(self, store: FleetStore, note: Callable[[], tuple[str, bool]], *, id: str | None = None) -> None:
+        super().__init__(3, id=id)
+        self._store, self._note = store, note
+
+    def draw(self, width: int, height: int) -> list[Strip]:
+        store, ink, snap = self._store, self.inks, self._store.snapshot
+        self.entitle("Over the limit, of what early stopping allows · p99 expected at the end")
+        lines = []
+        if snap is None or not snap.attempt or store.ended:
+            lines.append(strip_of([("no attempt is running: nothing is left to spend", ink.muted)], width))
+        elif snap.attempt_kind == "explore":
+            lines.append(strip_of([("exploration: no verdict at stake", ink.muted)], width))
+        else:
+            lines += [strip_of(self._line(name, view, width), width) for name, view in (("TTFT", snap.ttft), ("TPOT", snap.tpot))]
+        text, urgent = self._note()
+        told = [strip_of([(part, ink.warn if urgent else ink.faint)], width) for part in textwrap.wrap(text, max(10, width))]
+        self.set_lines(max(3, len(lines) + len(told)))
+        return filled([*lines, *told], width, height)
+
+    def _line(self, name: str, view: SlaView, width: int) -> list[Run]:
+        ink = self.inks
+        head: list[Run] = [(f"{name}  ", ink.bold)]
+        if view.limit_ms is None:
+            return [*head, ("no limit: nothing to be over", ink.muted)]
+        if view.needed > 0:
+            more = f"{fmt.count(view.needed)} more samples before a verdict is possible"
+            return [*head, (more, ink.muted)]
+        used = view.over / view.over_allowed if view.over_allowed > 0 else math.nan
+        glyph, style = ("×", ink.bad) if used > 1 else ("▲", ink.warn) if used > NEAR_FRACTION else ("●", ink.good)
+        left = view.over_allowed - view.over
+        word = f"{fmt.big(left)} left" if left >= 0 else f"{fmt.big(-left)} too many"
+        over: list[Run] = [("over ", ink.muted), (f"{fmt.big(view.over):>6}", ink.plain), (" of ", ink.muted)]
+        bar: list[Run] = [(" ▕", ink.rule), (fmt.bar(used, 24), style), ("▏", ink.rule)] if width >= 100 else []
+        groups = [head, [*over, (f"{fmt.big(view.over_allowed):<6}", ink.plain)]]
+        groups.append([*bar, (f"{fmt.percent(used):>5}  ", style), (f"{glyph} {word:<12}", style)])
+        if not math.isnan(view.projected_ms) and not self._store.ending:
+            groups.append(self._outlook(view, "→" if width < 100 else " end ≈"))
+        return fitting(groups, width)
+
+    def _outlook(self, view: SlaView, words: str) -> list[Run]:
+        ink = self.inks
+        low, high = fmt.millis(view.projected_low_ms), fmt.millis(view.projected_high_ms)
+        span = f" [{low.rpartition(' ')[0] if low[-2:] == high[-2:] else low} … {high}]"
+        style = judged(view.projected_high_ms, view.limit_ms, ink)[1]
+        return [(f" {words} ", ink.muted), (fmt.millis(view.projected_ms), style), (span, ink.muted)]
+
+
+# --- percentiles -------------------------------------------------------------------------------------------
+
+
+class PercentilePane(Titled):
+    """p50 … p99.9 of both latencies for both spans, each with its share of the limit. Without a detailed answer, what
+    snapshots carry of it (no p95)."""
+
+    def __init__(self, store: FleetStore, choice: SlaChoice, *, id: str | None = None) -> None:
+        super().__init__(8, id=id)
+        self._store, self._choice = store, choice
+
+    def draw(self, width: int, height: int) -> list[Strip]:
+        ink, choice = self.inks, self._choice
+        self.entitle("Percentiles and share of the limit")
+        window_s = choice.detail.window_s if choice.detail else 60.0
+        spans: tuple[tuple[Span, str], ...] = (("window", f"{window_s:.0f} s"), ("whole", "whole"))
+        cell = min(16, max(12, (width - 6) // 4))
+        heads: list[Run] = [(" " * 6, ink.muted)]
+        columns = []
+        for metric, name in NAMES.items():
+            for span, text in spans:
+                heads.append((f"{name + ' ' + text:>{cell - 1}} ", ink.muted))
+                columns.append(self._values(metric, span))
+        lines = [strip_of(heads, width)]
+        for name in QUANTILES:
+            runs: list[Run] = [(f"{name:<6}", ink.bold if name == "p99" else ink.muted)]
+            for values, _, limit_ms in columns:
+                runs += self._cell(values.get(name, math.nan), limit_ms, name == "p99", cell)
+            lines.append(strip_of(runs, width))
+        counts: list[Run] = [("n", ink.muted), (" " * 5, ink.muted)]
+        counts += [(f"{fmt.count(n) if n else fmt.UNKNOWN:>{cell - 1}} ", ink.muted) for _, n, _ in columns]
+        limits: list[Run] = [("limit ", ink.muted)]
+        for _, _, limit_ms in columns:
+            limits.append((f"{fmt.millis(limit_ms) if limit_ms else 'none':>{cell - 6}}      ", ink.style("chart-limit")))
+        return filled([*lines, strip_of(limits, width), strip_of(counts, width)], width, height)
+
+    def _cell(self, value_ms: float, limit_ms: float | None, decides: bool, cell: int) -> list[Run]:
+        ink = self.inks
+        style = ink.bold if decides else ink.plain
+        share = f"{fmt.percent(value_ms / limit_ms):>5} " if limit_ms and not math.isnan(value_ms) else " " * 6
+        word, colour = judged(value_ms, limit_ms, ink) if decides else ("", ink.muted)
+        mark = word[:1] if word and word[0] in "×▲" else " "
+        number = (fmt.millis(value_ms), ink.faint if math.isnan(value_ms) else style)
+        return [(" " * (cell - 6 - len(number[0])), style), number, (share[:-1], colour), (mark, colour)]
+
+    def _values(self, metric: Metric, span: Span) -> tuple[dict[str, float], int, float | None]:
+        detail, snap = self._choice.detail, self._store.snapshot
+        if detail is not None:
+            view = latency(detail, metric)
+            return (view.window_ms if span == "window" else view.whole_ms), samples(view, span), view.limit_ms
+        if snap is None or self._store.ended:
+            return {}, 0, None
+        told: SlaView = snap.ttft if metric == "ttft" else snap.tpot
+        known = told.window if span == "window" else told.whole
+        values = {"p50": known.p50, "p90": known.p90, "p99": known.p99, "p99.9": known.p99_9}
+        return {name: value for name, value in values.items() if not math.isnan(value)}, known.n, told.limit_ms
+
+
+# --- parts of TTFT -----------------------------------------------------------------------------------------
+
+
+class PartsPane(Titled):
+    def __init__(self, choice: SlaChoice, *, id: str | None = None) -> None:
+        super().__init__(8, id=id)
+        self._choice = choice
+
+    def draw(self, width: int, height: int) -> list[Strip]:
+        ink, detail = self.inks, self._choice.detail
+        title = "What TTFT is made of"
+        if detail is None or not detail.parts_n:
+            self.entitle(title)
+            why = self._choice.missing or "not known: a head splits TTFT as samples end, a replay does not"
+            return filled([strip_of([(part, ink.muted)], width) for part in textwrap.wrap(why, width)], width, height)
+        self.entitle(f"{title} · last {detail.window_s:.0f} s")
+        wide = width >= 66  # with the median
+        room = max(0, min(24, width - 14 - (4 if wide else 3) * 9 - 8))
+        shares = tail_shares(detail.parts)
+        most = max((share for share in shares if not math.isnan(share)), default=0.0)
+        lines = [strip_of([(self._cells("", "mean", "p50" if wide else None, "p99", "tail"), ink.muted)], width)]
+        for part, share in zip(detail.parts, shares, strict=True):
+            style = ink.warn if share == most and share > 0.4 else ink.primary
+            median = fmt.millis(part.p50_ms) if wide else None
+            numbers = self._cells(part.name, fmt.millis(part.mean_ms), median, fmt.millis(part.p99_ms), fmt.millis(part.tail_ms))
+            runs: list[Run] = [(numbers[:14], ink.plain), (numbers[14:-9], ink.muted), (numbers[-9:], ink.plain)]
+            lines.append(strip_of([*runs, (f"{percent(share):>6} ", style), (fmt.bar(share, room), style)], width))
+        mean_ms, tail_ms = sum(part.mean_ms for part in detail.parts), sum(part.tail_ms for part in detail.parts)
+        together = self._cells("together", fmt.millis(mean_ms), "" if wide else None, "", fmt.millis(tail_ms))
+        of = f"{fmt.count(detail.parts_n)} samples; tail: the slowest {fmt.count(detail.parts_tail_n)}, mean"
+        lines += [strip_of([(text, ink.muted)], width) for text in (together, of)]
+        return filled(lines, width, height)
+
+    @staticmethod
+    def _cells(name: str, mean: str, median: str | None, p99: str, tail: str) -> str:
+        return f"{name:<14}" + "".join(f"{text:>9}" for text in (mean, median, p99, tail) if text is not None)
+
+
+# --- the tail by replica -----------------------------------------------------------------------------------
+
+
+class TailPane(Titled):
+    """Replicas or nodes by their share of the samples over the limit, beside the share they would have were all alike."""
+
+    def __init__(self, store: FleetStore, choice: SlaChoice, *, id: str | None = None) -> None:
+        super().__init__(10, id=id)
+        self._store, self._choice = store, choice
+
+    def tail(self) -> tuple[Tail | None, LatencyDetail | None]:
+        detail, choice = self._choice.detail, self._choice
+        if detail is None:
+            return None, None
+        view = latency(detail, choice.metric)
+        return tail_of(self._store, view, choice.span, by_node=choice.by_node), view
+
+    def draw(self, width: int, height: int) -> list[Strip]:
+        ink, choice = self.inks, self._choice
+        tail, view = self.tail()
+        who = "node" if choice.by_node else "replica"
+        limit = "among the slowest 1%" if view is None or view.limit_ms is None else f"over {fmt.millis(view.limit_ms)}"
+        self.entitle(f"{NAMES[choice.metric]} samples {limit} by {who} · {choice.span_text(self._store)}")
+        if tail is None:
+            why = choice.missing or ("the fleet has just changed" if view is not None else "")
+            return filled([strip_of([(part, ink.muted)], width) for part in textwrap.wrap(why, width)], width, height)
+        if not tail.total:
+            return filled([strip_of([("● none", ink.good)], width)], width, height)
+        room = max(6, min(40, width - 15 - 7 - 9 - 10 - 8 - (12 if choice.span == "whole" else 0) - 3))
+        lines = [strip_of(self._heads(who, room), width)]
+        fits = max(1, height - 2)
+        peak = tail.rows[0].share
+        for row in tail.rows[:fits]:
+            standing_out = row.times >= 3 and row.share >= 0.02
+            style = ink.warn if standing_out else ink.primary
+            runs: list[Run] = [
+                (f"{row.name:<15}", ink.bold if standing_out else ink.plain),
+                (f"{percent(row.share):>6} ", style),
+                (fmt.bar(row.share / peak, room), style),
+                (f"{fmt.count(row.over):>9}", ink.plain),
+                (f"{percent(row.expected):>10}", ink.muted),
+                (f"{times(row.times):>8}", style if standing_out else ink.muted),
+            ]
+            if choice.span == "whole":
+                runs.append((f"{percent(row.own_share):>12}", ink.muted))
+            lines.append(strip_of(runs, width))
+        more = len(tail.rows) - fits
+        first = min(5, len(tail.rows))
+        told: list[list[Run]] = [
+            [(f"first {first}: {percent(tail.share_of_first(first))}", ink.plain), (f" of {fmt.count(tail.total)}", ink.muted)],
+            [(f" · {fmt.count(more)} more {who}s with some" if more > 0 else "", ink.muted)],
+        ]
+        return filled([*lines, strip_of(fitting(told, width), width)], width, height)
+
+    def _heads(self, who: str, room: int) -> list[Run]:
+        ink = self.inks
+        runs: list[Run] = [(f"{who.upper():<15}{'SHARE':>6} ", ink.muted), (" " * room, ink.muted)]
+        runs.append((f"{'OVER':>9}{'EXPECTED':>10}{'TIMES':>8}", ink.muted))
+        return [*runs, (f"{'OF ITS OWN':>12}", ink.muted)] if self._choice.span == "whole" else runs
+
+
+def times(value: float) -> str:
+    return fmt.UNKNOWN if math.isnan(value) else f"{value:.0f}x" if value >= 9.95 else f"{value:.1f}x"
