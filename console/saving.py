@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 import platformdirs
+
+from console.export import free_stem, write_tables
 
 if TYPE_CHECKING:
     from console.screens.base import PaintedScreen
@@ -39,27 +41,23 @@ class _App(Protocol):
 
 class Saving:
     def action_picture(self: _App) -> None:
-        try:
-            where = self.save_screenshot(time.strftime("console-%Y%m%d-%H%M%S.svg"), str(folder_for(self)))
-        except OSError as error:
-            self.tell(f"no picture: {error}", severity="error")
-        else:
-            self.tell(f"picture in {where}")
+        screen = self.painted_screen
+        stem = time.strftime(f"{screen.WHERE if screen is not None else 'console'}-%Y%m%d-%H%M%S")
+
+        def write(folder: Path) -> list[Path]:
+            name = f"{free_stem(folder, stem, '.svg')}.svg"
+            return [Path(self.save_screenshot(name, str(folder)))]
+
+        save(self, write, "picture")
 
     def action_export(self: _App) -> None:
-        from console.export import write_tables
-
         screen = self.painted_screen
         tables = screen.tables() if screen is not None else {}
-        if not any(tables.values()):
-            self.tell("this screen has no data yet", severity="warning")
+        if screen is None or not any(tables.values()):
+            self.tell("this screen has no data yet", "no export", "warning")
             return
-        try:
-            files = write_tables(tables, folder_for(self), time.strftime(f"{screen.WHERE if screen else ''}-%Y%m%d-%H%M%S"))
-        except OSError as error:
-            self.tell(f"no export: {error}", severity="error")
-        else:
-            self.tell("\n".join(str(file) for file in files), "data in")
+        stem = time.strftime(f"{screen.WHERE}-%Y%m%d-%H%M%S")
+        save(self, lambda folder: write_tables(tables, folder, stem), "export")
 
     def copy(self: _App, text: str, what: str) -> None:
         """Terminals differ in whether they take OSC 52, and none says so: the same text is in a file as well."""
@@ -84,7 +82,22 @@ class Saving:
             self.tell("no log of this replica is known (yet)", severity="warning")
 
 
-def folder_for(app: Any) -> Path:
-    """The run's record when it lies here and can be written, else the working directory."""
-    record: Path | None = app.record_folder
-    return record if record is not None and os.access(record, os.W_OK) else Path.cwd()
+def save(app: _App, write: Callable[[Path], list[Path]], what: str) -> None:
+    """Into the run's record when it lies here and can be written, else into the working directory; says where, or why not."""
+    problems = []
+    for folder in folders_for(app):
+        try:
+            files = write(folder())
+        except OSError as problem:
+            problems.append(f"{problem.filename}: {problem.strerror}" if problem.filename else problem.strerror or str(problem))
+            continue
+        told = "\n".join([f"{what} in {files[0]}", *(file.name for file in files[1:])])
+        app.tell(told + (f"\n(not into the record: {problems[0]})" if problems else ""))
+        return
+    app.tell("\n".join(dict.fromkeys(problems)), f"no {what}", "error")
+
+
+def folders_for(app: _App) -> list[Callable[[], Path]]:
+    """Called one after the other: a working directory that was removed is an OSError of its own."""
+    record = app.record_folder
+    return [*([lambda: record] if record is not None else []), Path.cwd]

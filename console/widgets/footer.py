@@ -1,17 +1,25 @@
-"""The bottom line: keys of this screen from the action registry; what cannot be done now is grey."""
+"""The bottom line: keys of this screen, as the user's key map has them; what cannot be done now is grey."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Final, Protocol, cast
 
 from rich.style import Style
 from textual.strip import Strip
 
-from console.actions import Action
+from console.actions import ACTIONS, Action
+from console.config import Config, shown_key
 from console.widgets.paint import Painted, Run, size_of, strip_of
 
 ALWAYS: Final = ("help", "leave", "back", "command_line")  # on the narrowest terminal too: the way out and the way to the rest
+
+
+_MODES: Final = tuple(action for action in ACTIONS if action.id.startswith("mode_"))
+
+
+class HasConfig(Protocol):
+    config: Config
 
 
 def label_of(action: Action, short: bool) -> str:
@@ -24,18 +32,20 @@ class KeyFooter(Painted):
         self._actions, self._why_not = actions, why_not
 
     def draw(self, width: int, height: int) -> list[Strip]:
-        ink = self.inks
+        ink, mapped = self.inks, cast(HasConfig, self.app).config.keys
         short = width < 110
-        runs: list[Run] = [(" 0-5 ", ink.primary + Style(bold=True)), ("Screens  ", ink.muted)]
-        sizes = [len(action.shown_key) + len(label_of(action, short)) + 4 for action in self._actions]
+        keys = [shown_key(action, mapped).split(" ")[0] for action in self._actions]
+        digits = "0-5" if not any(mode.id in mapped for mode in _MODES) else "".join(shown_key(mode, mapped) for mode in _MODES)
+        runs: list[Run] = [(f" {digits} ", ink.primary + Style(bold=True)), ("Screens  ", ink.muted)]
+        sizes = [len(key) + len(label_of(action, short)) + 4 for action, key in zip(self._actions, keys, strict=True)]
         always = [action.id in ALWAYS for action in self._actions]
         room = width + 1 - size_of(runs) - sum(size for size, keep in zip(sizes, always, strict=True) if keep)
-        for action, size, keep in zip(self._actions, sizes, always, strict=True):
+        for action, key, size, keep in zip(self._actions, keys, sizes, always, strict=True):
             if not keep:
                 room -= size
                 if room < 0:
                     continue
             off = bool(self._why_not(action))
-            runs.append((f" {action.shown_key} ", ink.faint if off else ink.primary + Style(bold=True)))
+            runs.append((f" {key} ", ink.faint if off else ink.primary + Style(bold=True)))
             runs.append((f"{label_of(action, short)}  ", ink.faint if off else ink.muted))
         return [strip_of(runs, width)]

@@ -1,0 +1,375 @@
+"""The data of each screen as plain rows: for exports, for `--json` and for the text pages of `paceline attach --once`.
+
+Numbers keep all their digits and carry their unit in the name of their key; what is not known is None, never 0 or NaN.
+A screen and its twin read the same store through the same functions, so they cannot come to disagree.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from console.store.fleet import READY_CODE, SLOW_CODE, STOPPED_CODE, FleetStore
+from console.store.rings import SERIES_FIELDS
+from harness.wire.control import AttemptInfo, FleetSnapshot, JournalEntry, SlaView
+from harness.wire.inquiry import LatencyDetail, LogLine, ReplicaDetail, SlaDetail
+
+if TYPE_CHECKING:
+    from console.store.record import ByReplica
+    from harness.records.runfile import AttemptRecord
+
+Row = dict[str, Any]
+Tables = dict[str, list[Row]]
+
+NEAR_FRACTION: Final = 0.9  # of a limit
+WINDOW_S: Final = 60.0  # before the spec is known
+
+#: Column of a snapshot → its name in a row of a replica.
+_REPLICA_FLOATS: Final = {
+    "tokens_s": "tokens_per_s", "step_ms": "step_ms", "batch": "batch_sequences", "ratio": "step_ratio", "z": "step_z",
+    "ttft_p99_ms": "ttft_p99_ms", "tpot_p99_ms": "tpot_p99_ms", "kv_use": "kv_use_fraction", "oldest_s": "oldest_in_flight_s",
+    "beat_age_s": "heartbeat_age_s",
+}  # fmt: skip
+_REPLICA_INTS: Final = {"outstanding": "in_flight", "running": "running", "waiting": "waiting", "restarts": "restarts"}
+
+
+def known(value: float | None) -> float | None:
+    """None for what is not a number."""
+    return None if value is None or not math.isfinite(value) else float(value)
+
+
+def judged(value_ms: float | None, limit_ms: float | None) -> str:
+    """ok, near (above 90 % of the limit) or over; empty without a value or a limit."""
+    if value_ms is None or limit_ms is None or math.isnan(value_ms):
+        return ""
+    if value_ms > limit_ms:
+        return "over"
+    return "near" if value_ms > NEAR_FRACTION * limit_ms else "ok"
+
+
+def window_s(store: FleetStore) -> float:
+    return store.spec.metrics.window_s if store.spec is not None else WINDOW_S
+
+
+# --- 1 Live ------------------------------------------------------------------------------------------------
+
+
+def live(store: FleetStore) -> Tables:
+    """run and load have one row; series has one a second."""
+    snap, running = store.snapshot, store.snapshot is not None and not store.ended
+    states = [{"state": name, "replicas": number} for name, number in store.count_states().items()]
+    tables: Tables = {
+        "run": [_run(store)],
+        "load": [_load(store, snap)] if snap is not None and running else [],
+        "sla": sla_rows(store),
+        "states": states,
+        "stragglers": [_straggler(store, at) for at in faults(store)],
+        "attempts": [_attempt(attempt) for _, attempt in sorted(store.attempts.items())],
+        "series": _series(store),
+    }
+    return tables
+
+
+def _run(store: FleetStore) -> Row:
+    snap, link, attempt = store.snapshot, store.link(), store.attempt
+    progress = store.progress()
+    row: Row = {
+        "run": store.run, "phase": store.phase, "link": link.kind, "heard_s_ago": None if store.ended else known(link.age_s),
+        "synthetic": store.synthetic, "controller": store.controller, "record": store.record, "replicas": len(store.slots),
+        "attempt": attempt.number if attempt else None, "kind": attempt.kind if attempt else "",
+        "scenario": attempt.scenario if attempt else "", "verdict": attempt.verdict if attempt else "",
+        "reasons": list(attempt.reasons) if attempt else [], "acts": attempt.acts if attempt else 0,
+        "attempt_state": attempt.state if attempt else "",
+    }  # fmt: skip
+    if snap is None or store.ended:
+        return row
+    return row | {
+        "attempt_state": snap.attempt_state, "acts": snap.acts, "policy": snap.policy, "unix": snap.unix,
+        "elapsed_s": snap.elapsed_s, "duration_s": snap.duration_s or None, "planned_s": known(progress.planned_s),
+        "duration_done_fraction": known(progress.duration), "queries_done_fraction": known(progress.queries),
+        "eta_s": known(progress.eta_s), "min_queries": snap.min_queries or None, "rate_mechanism": snap.mechanism,
+        "paused": snap.paused, "straggler_note": snap.straggler_note, "slow_nodes": list(snap.slow_nodes),
+        "fleet_slow": snap.fleet_slow, "missing": list(snap.missing), "missing_total": snap.missing_total,
+        "evictions_last_10min": snap.evictions,
+    }  # fmt: skip
+
+
+def _load(store: FleetStore, snap: FleetSnapshot) -> Row:
+    return {
+        "window_s": window_s(store), "target_qps": snap.target_qps, "offered_qps": known(snap.offered_qps),
+        "scheduled_qps": known(snap.scheduled_qps), "completed_qps": known(snap.completed_qps),
+        "tokens_per_s": known(snap.tokens_per_s), "tokens_per_s_whole": known(snap.tokens_per_s_whole),
+        "issued": snap.issued, "completed": snap.completed, "failed": snap.failed, "redispatched": snap.redispatched,
+        "in_flight": snap.in_flight, "backlog": snap.backlog, "backlog_slope_per_s": known(snap.backlog_slope),
+        "oldest_in_flight_s": known(store.oldest_s()), "issue_lag_p50_ms": known(snap.issue_lag_p50_ms),
+        "issue_lag_p99_ms": known(snap.issue_lag_p99_ms), "ramp_to_qps": snap.ramp_to_qps or None,
+        "ramp_left_s": snap.ramp_left_s if snap.ramp_to_qps else None, "head_cpu_percent": known(snap.head_cpu_percent),
+        "driver_cpu_percent": known(snap.driver_cpu_percent),
+    }  # fmt: skip
+
+
+def sla_rows(store: FleetStore) -> list[Row]:
+    """TTFT and TPOT against their limits: while it runs both windows, at the end what the attempt came to."""
+    snap = store.snapshot
+    if snap is not None and not store.ended:
+        return [_sla("TTFT", snap.ttft, window_s(store)), _sla("TPOT", snap.tpot, window_s(store))]
+    attempt, limits = store.attempt, store.spec.limits if store.spec is not None else None
+    if attempt is None or not attempt.results:
+        return []
+    rows = []
+    for name, key, limit_ms in (
+        ("TTFT", "ttft_p99_ms", limits.ttft_p99_ms if limits else None),
+        ("TPOT", "tpot_p99_ms", limits.tpot_p99_ms if limits else None),
+    ):
+        value_ms = attempt.results.get(key)
+        rows.append({"metric": name, "limit_ms": limit_ms, "whole_p99_ms": value_ms, "whole_judged": judged(value_ms, limit_ms)})
+    return rows
+
+
+def _sla(name: str, view: SlaView, width_s: float) -> Row:
+    row: Row = {"metric": name, "limit_ms": known(view.limit_ms), "window_s": width_s}
+    for label, figures in (("window", view.window), ("whole", view.whole)):
+        row |= {
+            f"{label}_n": figures.n, f"{label}_p50_ms": known(figures.p50), f"{label}_p90_ms": known(figures.p90),
+            f"{label}_p99_ms": known(figures.p99), f"{label}_p99_9_ms": known(figures.p99_9),
+            f"{label}_judged": judged(figures.p99, view.limit_ms),
+        }  # fmt: skip
+    return row | {
+        "over_whole_n": view.over, "over_allowed_n": view.over_allowed, "needed_n": view.needed,
+        "projected_p99_ms": known(view.projected_ms), "projected_low_ms": known(view.projected_low_ms),
+        "projected_high_ms": known(view.projected_high_ms),
+    }  # fmt: skip
+
+
+def faults(store: FleetStore) -> list[int]:
+    """Positions of those that want a look: flagged slow (worst first), beyond the limits but not flagged, gone."""
+    flagged = [store.index[slot] for slot in (store.snapshot.slow if store.snapshot else []) if slot in store.index]
+    slow = [at for at in flagged if int(store.state[at]) != STOPPED_CODE]
+    beyond = [int(at) for at in np.flatnonzero(store.outliers() & (store.state == READY_CODE))]
+    slow += sorted((at for at in beyond if at not in slow), key=lambda at: -float(store.floats("z")[at]))
+    gone = [at for at in range(len(store.slots)) if store.state_name(at) in ("LOST", "REJECTED", "SUSPECT", "EVICTED")]
+    return slow + [at for at in gone if at not in slow]
+
+
+def _straggler(store: FleetStore, at: int) -> Row:
+    row = _replica(store, at)
+    kept = ("slot", "node", "gpu", "state", "state_age_s", "step_ratio", "step_z", "tokens_per_s", "ttft_p99_ms", "reason")
+    return {name: row[name] for name in kept} | {"flagged": int(store.state[at]) == SLOW_CODE}
+
+
+def _attempt(attempt: AttemptInfo) -> Row:
+    row: Row = {
+        "attempt": attempt.number, "kind": attempt.kind, "scenario": attempt.scenario, "target_qps": attempt.target_qps,
+        "state": attempt.state, "verdict": attempt.verdict, "reasons": list(attempt.reasons), "acts": attempt.acts,
+        "started_unix": attempt.started_unix or None, "ended_unix": attempt.ended_unix or None,
+    }  # fmt: skip
+    return row | {name: known(value) for name, value in attempt.results.items()} | dict(attempt.totals)
+
+
+def _series(store: FleetStore) -> list[Row]:
+    columns = {name: store.series.column(name) for name in SERIES_FIELDS}
+    return [{name: known(float(column[at])) for name, column in columns.items()} for at in range(len(store.series))]
+
+
+# --- 2 Fleet -----------------------------------------------------------------------------------------------
+
+
+def fleet(store: FleetStore, positions: Iterable[int] | None = None) -> Tables:
+    """Replicas in the given order (default: roster order)."""
+    chosen = range(len(store.slots)) if positions is None else positions
+    return {"replicas": [_replica(store, int(at)) for at in chosen]}
+
+
+def _replica(store: FleetStore, at: int) -> Row:
+    info = store.slots[at]
+    row: Row = {
+        "slot": info.slot, "node": info.node, "gpu": info.gpu, "role": info.role, "state": store.state_name(at),
+        "state_age_s": known(store.age_s(at)), "reason": info.reason,
+    }  # fmt: skip
+    row |= {key: known(float(store.floats(column)[at])) for column, key in _REPLICA_FLOATS.items()}
+    told = bool(store.columns)  # before the first snapshot the integer columns are zeros that nobody counted
+    row |= {key: int(store.ints(column)[at]) if told else None for column, key in _REPLICA_INTS.items()}
+    return row | {"incarnation": info.incarnation, "worker": info.worker, "pod": info.pod, "host": info.host, "log": info.log}
+
+
+def ended_fleet(store: FleetStore, positions: Iterable[int], summary: ByReplica) -> Tables:
+    """Replicas of a run that has ended: what their samples of one attempt add up to, from the record."""
+    measured = {row.slot: row for row in summary.replicas}
+    rows = []
+    for at in positions:
+        row, found = _replica(store, int(at)), measured.get(store.slots[at].slot)
+        if found is not None:
+            row |= {
+                "attempt": summary.attempt, "samples": found.samples, "failed": found.failed, "tokens": found.tokens,
+                "tokens_per_s": known(found.tokens_s), "ttft_p99_ms": known(found.ttft_p99_ms),
+                "tpot_p99_ms": known(found.tpot_p99_ms), "redispatched": found.redispatched,
+            }  # fmt: skip
+        rows.append(row)
+    return {"replicas": rows}
+
+
+def nodes(store: FleetStore) -> Tables:
+    """One row a node: how many of its replicas are in which state, sums of rates, medians of latencies and ratios."""
+    order = np.argsort(store.node_of, kind="stable")
+    bounds = np.searchsorted(store.node_of[order], np.arange(len(store.node_names) + 1))
+    return {"nodes": [_node(store, name, order[bounds[n] : bounds[n + 1]]) for n, name in enumerate(store.node_names)]}
+
+
+def _node(store: FleetStore, name: str, members: NDArray[np.intp]) -> Row:
+    def values(column: str) -> NDArray[np.float64]:
+        found = store.floats(column)[members].astype(np.float64)
+        return found[~np.isnan(found)]
+
+    def median(column: str) -> float | None:
+        found = values(column)
+        return float(np.median(found)) if len(found) else None
+
+    def largest(column: str) -> float | None:
+        found = values(column)
+        return float(found.max()) if len(found) else None
+
+    states: dict[str, int] = {}
+    for at in members:
+        state = store.state_name(int(at))
+        states[state] = states.get(state, 0) + 1
+    told = bool(store.columns)
+    return {
+        "node": name, "replicas": len(members), "states": states,
+        "tokens_per_s": float(values("tokens_s").sum()) if len(values("tokens_s")) else None,
+        "step_ratio_median": median("ratio"), "step_z_median": median("z"), "step_ratio_max": largest("ratio"),
+        "ttft_p99_ms_median": median("ttft_p99_ms"), "ttft_p99_ms_max": largest("ttft_p99_ms"),
+        "tpot_p99_ms_median": median("tpot_p99_ms"), "tpot_p99_ms_max": largest("tpot_p99_ms"),
+        "in_flight": int(store.ints("outstanding")[members].sum()) if told else None,
+        "waiting": int(store.ints("waiting")[members].sum()) if told else None,
+        "kv_use_fraction_median": median("kv_use"), "oldest_in_flight_s": largest("oldest_s"),
+    }  # fmt: skip
+
+
+# --- Replica -----------------------------------------------------------------------------------------------
+
+
+def replica(store: FleetStore, slot: str, detail: ReplicaDetail | None = None) -> Tables:
+    """Empty when the fleet has no such slot (any more)."""
+    at = store.index.get(slot)
+    if at is None:
+        return {}
+    info = store.slots[at]
+    own = _replica(store, at) | {
+        "incarnations": info.incarnations, "engine": info.engine, "synthetic": info.synthetic, "args_hash": info.args_hash,
+        "versions": dict(info.versions), "accelerator": dict(info.accelerator), "facts": dict(info.facts),
+        "pid": info.pid or None,
+    }  # fmt: skip
+    tables: Tables = {"replica": [own], "series": _history(store, at), **events(store.history_of(slot))}
+    if detail is not None and detail.slot == slot:
+        tables["in_flight"] = [
+            {
+                "seq": one.seq,
+                "age_s": known(one.age_s),
+                "prompt_tokens": one.n_prompt,
+                "tries": one.tries,
+                "first_token": one.first,
+            }
+            for one in detail.in_flight
+        ]
+        tables["log"] = [{"line": line} for line in detail.log_lines]
+    return tables
+
+
+def _history(store: FleetStore, at: int) -> list[Row]:
+    """The last minute at 1 Hz, of all that the store remembers of every replica."""
+    if store.snapshot is None:
+        return []
+    names = _REPLICA_FLOATS | _REPLICA_INTS
+    columns = {names[column]: history.values[at] for column, history in store.histories.items()}
+    points = len(next(iter(columns.values())))
+    first_unix = int(store.snapshot.unix) - points + 1
+    return [
+        {"unix": first_unix + second} | {name: known(float(column[second])) for name, column in columns.items()}
+        for second in range(points)
+    ]
+
+
+# --- 3 SLA -------------------------------------------------------------------------------------------------
+
+
+def sla(detail: SlaDetail, slots: Sequence[str] = ()) -> Tables:
+    """`slots`: the roster, for the names of those that the tail comes from."""
+    both = (("TTFT", detail.ttft), ("TPOT", detail.tpot))
+    return {
+        "percentiles": [row for name, part in both for row in _percentiles(name, part, detail.window_s)],
+        "histogram": [row for name, part in both for row in _histogram(name, part)],
+        "ttft_parts": [
+            {"part": part.name, "n": detail.parts_n, "mean_ms": known(part.mean_ms), "p50_ms": known(part.p50_ms),
+             "p99_ms": known(part.p99_ms), "mean_of_slowest_1_percent_ms": known(part.tail_ms), "slowest_n": detail.parts_tail_n}
+            for part in detail.parts
+        ],
+        "tail": _tail(detail, slots),
+    }  # fmt: skip
+
+
+def _percentiles(name: str, part: LatencyDetail, width_s: float) -> list[Row]:
+    quantiles = list(dict.fromkeys([*part.whole_ms, *part.window_ms]))
+    return [
+        {"metric": name, "quantile": quantile, "limit_ms": known(part.limit_ms) if quantile == "p99" else None,
+         "window_s": width_s, "window_ms": known(part.window_ms.get(quantile)), "window_n": part.window_n,
+         "whole_ms": known(part.whole_ms.get(quantile)), "whole_n": part.whole_n}
+        for quantile in sorted(quantiles, key=lambda name: float(name.removeprefix("p")))
+    ]  # fmt: skip
+
+
+def ended_percentiles(attempt: AttemptRecord) -> list[Row]:
+    """Of the whole attempt, from the record."""
+    return [
+        {"metric": name, "quantile": quantile.replace("_", "."), "whole_ms": known(figures[quantile])}
+        for name, figures in (("TTFT", attempt.ttft_ms), ("TPOT", attempt.tpot_ms))
+        for quantile in figures
+        if quantile.startswith("p")
+    ]
+
+
+def _histogram(name: str, part: LatencyDetail) -> list[Row]:
+    cells = max(0, len(part.edges_ms) - 1)
+    return [
+        {"metric": name, "from_ms": part.edges_ms[cell], "to_ms": part.edges_ms[cell + 1],
+         "window_n": part.window[cell] if cell < len(part.window) else 0,
+         "whole_n": part.whole[cell] if cell < len(part.whole) else 0}
+        for cell in range(cells)
+    ]  # fmt: skip
+
+
+def _tail(detail: SlaDetail, slots: Sequence[str]) -> list[Row]:
+    """A row for each replica that has samples over a limit, those with most of TTFT's first."""
+    columns = {
+        "ttft_over_window_n": detail.ttft.over_window, "ttft_over_whole_n": detail.ttft.over_whole,
+        "tpot_over_window_n": detail.tpot.over_window, "tpot_over_whole_n": detail.tpot.over_whole,
+        "samples_whole_n": detail.ttft.samples_whole,
+    }  # fmt: skip
+    counts = {name: np.frombuffer(raw, dtype="<i4") for name, raw in columns.items()}
+    rows = []
+    for at, slot in enumerate(slots):
+        row = {name: int(column[at]) if at < len(column) else None for name, column in counts.items()}
+        if any(number for name, number in row.items() if "over" in name):
+            rows.append({"slot": slot} | row)
+    return sorted(rows, key=lambda row: (-(row["ttft_over_whole_n"] or 0), -(row["tpot_over_whole_n"] or 0)))
+
+
+# --- 4 Events ----------------------------------------------------------------------------------------------
+
+
+def events(entries: Iterable[JournalEntry | LogLine]) -> Tables:
+    """The journal and lines of logs, oldest first; of a log line `who` is where it comes from and `why` what it says."""
+    return {"events": [_event(entry) for entry in sorted(entries, key=lambda entry: entry.unix)]}
+
+
+def _event(entry: JournalEntry | LogLine) -> Row:
+    if isinstance(entry, LogLine):
+        return {"unix": entry.unix, "level": entry.level, "source": "log", "who": entry.source, "why": entry.text}
+    return {
+        "unix": entry.unix, "level": entry.level, "source": "journal", "who": entry.who, "why": entry.why, "what": entry.what,
+        "subject": entry.subject, "before": entry.before, "after": entry.after, "attempt": entry.attempt or None,
+        "data": dict(entry.data),
+    }  # fmt: skip
