@@ -3,6 +3,7 @@
 #   make demo    the demo in the console (ARGS="--explore" and other options of `paceline demo` are passed on)
 #   make test    lint, types, import contracts and every test
 #   make bench   the ratios quoted in README.md, written to build/bench.json
+#   make pictures  docs/pictures: every screen at three sizes, from sample data
 #   make lint    ruff, mypy and import-linter alone
 #   make clean   .venv, caches and build; runs/ stays
 
@@ -10,7 +11,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 ARGS ?=
 
-.PHONY: help demo test bench lint clean
+.PHONY: help demo test bench pictures lint clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -24,6 +25,9 @@ test: lint
 
 bench: $(VENV)/.ready
 	$(BIN)/python -m tests.bench $(ARGS)
+
+pictures: $(VENV)/.ready
+	$(BIN)/python tests/console/pictures.py
 
 lint: $(VENV)/.ready
 	$(BIN)/ruff check .

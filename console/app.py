@@ -15,9 +15,9 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, get_args
 
-from textual.app import App, SystemCommand
+from textual.app import SystemCommand
 from textual.driver import Driver
 from textual.drivers.linux_driver import LinuxDriver
 from textual.screen import Screen
@@ -27,6 +27,7 @@ from console.actions import BY_ID, Action, bindings
 from console.commands import NAMES, parse
 from console.config import Config
 from console.feeds.base import Feed
+from console.feeds.replay import SPEEDS
 from console.operator import Operator
 from console.saving import Saving
 from console.screens.base import PaintedScreen
@@ -46,9 +47,9 @@ from console.store.fleet import FleetStore
 from console.store.record import over, remedy
 from console.store.view import TableView
 from console.terminal import TerminalDriver
-from console.themes import DEFAULT_THEME, fallback_variables, load_themes
+from console.theming import Theming
 from console.widgets.clock import RenderClock
-from console.widgets.paint import Paint
+from harness.spec import StragglerPolicy
 from harness.wire.inquiry import Answer, Question
 
 Result = Literal["detached", "stop", "left"]
@@ -56,7 +57,7 @@ Result = Literal["detached", "stop", "left"]
 OF_A_RUN: Final = ("live", "fleet", "sla", "events")
 
 
-class PacelineApp(Saving, App[Result]):
+class PacelineApp(Saving, Theming[Result]):
     """Result: `detached` (the run goes on), `stop` (the operator asked for its end), `left` (it had ended before)."""
 
     TITLE = "Paceline"
@@ -77,8 +78,9 @@ class PacelineApp(Saving, App[Result]):
         config: Config | None = None,
         theme_folders: Iterable[Path] | None = None,
         now_s: Callable[[], float] = time.monotonic,
+        wall_s: Callable[[], float] = time.time,
     ) -> None:
-        self._now_s = now_s
+        self._now_s, self.wall_s = now_s, wall_s
         self._read_only = read_only
         self.session = Session.nothing(now_s)
         if feed is not None:
@@ -94,16 +96,10 @@ class PacelineApp(Saving, App[Result]):
         self.frozen = False
         self._ask_on_quit = ask_on_quit
         self._before = self.DEFAULT_MODE
-        self._ours, self._theme_problems = load_themes(theme_folders)
-        for theme in self._ours:
-            self.register_theme(theme)
-        names = self.theme_names
-        wanted = self.config.theme if self.config.theme in names else DEFAULT_THEME
-        self.theme = wanted if wanted in names else names[0] if names else "textual-dark"
-        self._inks: tuple[str, Paint] | None = None
+        self.begin_themes(theme_folders, self.config.theme)
         self._timer: Timer | None = None
-        self.add_mode("launch", lambda: LaunchScreen())
-        self.add_mode("runs", lambda: RunsScreen())
+        self.add_mode("launch", LaunchScreen)
+        self.add_mode("runs", RunsScreen)
         self._add_run_modes()
 
     def _add_run_modes(self) -> None:
@@ -117,9 +113,6 @@ class PacelineApp(Saving, App[Result]):
         chosen = super().get_driver_class()
         return TerminalDriver if chosen is LinuxDriver else chosen
 
-    def get_theme_variable_defaults(self) -> dict[str, str]:
-        return fallback_variables()
-
     # --- what screens ask ----------------------------------------------------------------------------------
 
     @property
@@ -129,16 +122,6 @@ class PacelineApp(Saving, App[Result]):
     @property
     def view(self) -> TableView:
         return self.session.view
-
-    @property
-    def inks(self) -> Paint:
-        if self._inks is None or self._inks[0] != self.theme:
-            self._inks = (self.theme, Paint(self.theme_variables))
-        return self._inks[1]
-
-    @property
-    def theme_names(self) -> list[str]:
-        return [theme.name for theme in self._ours]
 
     def now_s(self) -> float:
         return self._now_s()
@@ -174,7 +157,7 @@ class PacelineApp(Saving, App[Result]):
         self._begin()
         self._timer = self.set_interval(1 / self.render_clock.fps, self.tick, name="render clock")
         self.theme_changed_signal.subscribe(self, lambda _: self.call_after_refresh(self._wipe))
-        problems = [*self.config.problems, *self._theme_problems]
+        problems = [*self.config.problems, *self.theme_problems]
         if problems:
             self.tell("\n".join(problems), "not used", "warning")
         self._detach_on_hangup()
@@ -243,8 +226,9 @@ class PacelineApp(Saving, App[Result]):
 
     @property
     def painted_screen(self) -> PaintedScreen | None:
-        """The one on show, or the one behind a dialog."""
-        return next((screen for screen in reversed(self.screen_stack) if isinstance(screen, PaintedScreen)), None)
+        """The one on show, or the one behind a dialog; not one that is only being put together."""
+        stack = reversed(self.screen_stack)
+        return next((screen for screen in stack if isinstance(screen, PaintedScreen) and screen.is_mounted), None)
 
     def stop_clock(self) -> None:
         """Paint only when `tick` is called (benchmarks)."""
@@ -317,17 +301,6 @@ class PacelineApp(Saving, App[Result]):
         self.frozen = not self.frozen
         self._wipe()
 
-    def action_next_theme(self) -> None:
-        names = self.theme_names
-        if names:
-            self.theme = names[(names.index(self.theme) + 1) % len(names)] if self.theme in names else names[0]
-
-    def command_next_theme(self, name: str) -> None:
-        if name in self.theme_names:
-            self.theme = name
-        else:
-            self.tell(f"no theme {name!r}; there are {', '.join(self.theme_names)}", severity="warning")
-
     def action_leave(self) -> None:
         if self.session.kind != "head" or self.store.ended:
             self.exit("left")
@@ -360,7 +333,7 @@ class PacelineApp(Saving, App[Result]):
         screen = self.painted_screen
         if takes == "SLOT":
             return [info.slot for info in self.store.slots]
-        known = {"THEME": self.theme_names, "POLICY": ["flag", "drain", "recycle"], "SPEED": ["1", "4", "16", "60"]}
+        known = {"THEME": self.theme_names, "POLICY": get_args(StragglerPolicy), "SPEED": [f"{speed:g}" for speed in SPEEDS]}
         return known.get(takes) or (screen.sort_names() if takes == "COLUMN" and screen is not None else [])
 
     async def _run_line(self, text: str | None) -> None:

@@ -191,7 +191,7 @@ def terminal(environ: Mapping[str, str] = os.environ, size: tuple[int, int] | No
 
 def locale(environ: Mapping[str, str] = os.environ) -> Check:
     named = next((environ[name] for name in ("LC_ALL", "LC_CTYPE", "LANG") if environ.get(name)), "")
-    encoding = (sys.stdout.encoding or "").lower().replace("-", "")
+    encoding = (getattr(sys.stdout, "encoding", None) or "").lower().replace("-", "")
     if "utf8" in named.lower().replace("-", "") or (not named and encoding == "utf8"):
         return Check("locale", True, named or "none set; Python writes UTF-8")
     return Check("locale", None, f"{named or 'none set'} is not UTF-8: charts and marks may not show", "export LANG=C.UTF-8")

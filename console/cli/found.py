@@ -23,6 +23,14 @@ def any_run(which: str | None) -> RunFolder:
     return find_run(which, locations.runs())
 
 
+def newest_run(which: str | None) -> RunFolder:
+    """For following: the run meant; else the newest that is going on; else the newest."""
+    if which is not None:
+        return _meant(which)
+    going_on = next((folder for folder in list_runs(locations.runs()) if head_alive(folder)), None)
+    return going_on if going_on is not None else find_run(None, locations.runs())
+
+
 def live_run(which: str | None) -> RunFolder:
     """For acting: the run meant, or the newest whose head lives."""
     if which is not None:

@@ -31,20 +31,26 @@ def check_dataset(spec: RunSpec) -> None:
 
     Made-up lengths cannot be wrong beyond what the spec has checked, so a demo does not pay the 0.3 s of its imports.
     """
-    data, wanted = spec.dataset, spec.load.performance_samples
-    if data.kind == "lengths" and wanted is None:
-        return
-    reading = threading.Timer(SILENT_READING_S, note, [f"reading {data.path or 'the dataset'}"])
+    reading = threading.Timer(SILENT_READING_S, note, [f"reading {spec.dataset.path or 'the dataset'}"])
     reading.daemon = True
     reading.start()
     try:
-        from harness.datasets import load
-
-        found = len(load(spec))
+        read_dataset(spec)
     finally:
         reading.cancel()
+
+
+def read_dataset(spec: RunSpec) -> int:
+    """How many samples it has; 0 for made-up lengths, which are not made. Raises DatasetError, BadInput."""
+    data, wanted = spec.dataset, spec.load.performance_samples
+    if data.kind == "lengths" and wanted is None:
+        return 0
+    from harness.datasets import load
+
+    found = len(load(spec))
     if wanted is not None and wanted > found:
         raise BadInput(f"load.performance_samples: {wanted:,d} is more than the dataset has ({plural(found, 'sample')})")
+    return found
 
 
 def new_run(spec: RunSpec) -> RunFolder:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from typing import Annotated, Any
 
 from cyclopts import Parameter
@@ -19,7 +21,15 @@ _RECENT = 5
 
 
 def welcome() -> int:
-    """What can be run, what has been run, and what to type."""
+    """On a terminal the console, to choose and start a run; else what can be run, what has been run, and what to type."""
+    if sys.stdin.isatty() and sys.stdout.isatty() and os.environ.get("TERM") != "dumb":
+        from console.cli.start import open_launch
+
+        return open_launch()
+    return first_page()
+
+
+def first_page() -> int:
     from harness.specfile import profiles as shipped
 
     say("Paceline: operations console for distributed LLM inference benchmarks\n")

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import sys
-from typing import Annotated, Literal
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
 from console.cli.errors import OK, BadInput, exit_code_of
 from console.cli.output import note, plural, say, say_json, typed
 from harness.records.layout import RunFolder
+
+if TYPE_CHECKING:
+    from console.config import Config
 
 Overrides = Annotated[
     list[str],
@@ -25,6 +30,18 @@ ReadOnly = Annotated[bool, Parameter(negative="", help="Watch with the viewer's 
 Name = Annotated[str | None, Parameter(help="Name of the run; its folder is NAME-date-time")]
 
 
+@Parameter(name="*")
+@dataclass(frozen=True)
+class Look:
+    """How the console is to look, before what the user's console.toml says."""
+
+    theme: Annotated[str | None, Parameter(help="Theme of the console, by name; T goes round them")] = None
+    fps: Annotated[Literal[1, 2, 4] | None, Parameter(help="Pictures a second: 1, 2 or 4 (less for a slow line)")] = None
+
+
+AS_CONFIGURED = Look()
+
+
 def demo(
     *,
     explore: Annotated[
@@ -33,10 +50,11 @@ def demo(
     no_console: NoConsole = False,
     json: AsJson = False,
     overrides: Overrides = [],  # noqa: B006 - cyclopts reads it, nobody writes it
+    look: Look = AS_CONFIGURED,
 ) -> int:
     """Run the demo: 8 nodes x 8 synthetic replicas with a planted straggler, LoadGen Server for two minutes."""
     endless = ["load.kind=explore", "load.duration_s=0"] if explore else []
-    return _run("demo", [*endless, *overrides], no_console=no_console, as_json=json, ask_on_quit=True)
+    return _run("demo", [*endless, *overrides], no_console=no_console, as_json=json, ask_on_quit=True, look=look)
 
 
 def run(
@@ -48,19 +66,69 @@ def run(
     json: AsJson = False,
     name: Name = None,
     read_only: ReadOnly = False,
+    look: Look = AS_CONFIGURED,
 ) -> int:
     """Start a run and open the console on it. The run goes on when the console is left."""
     named = [f'name="{name}"'] if name is not None else []
-    return _run(spec, [*overrides, *named], no_console=no_console, as_json=json, read_only=read_only)
+    return _run(spec, [*overrides, *named], no_console=no_console, as_json=json, read_only=read_only, look=look)
 
 
-def attach(run: str | None = None, /, *, read_only: ReadOnly = False) -> int:
-    """Open the console on a run that is going on."""
-    from console.cli.found import live_run
+def attach(
+    run: str | None = None,
+    /,
+    *,
+    read_only: ReadOnly = False,
+    look: Look = AS_CONFIGURED,
+    once: Annotated[bool, Parameter(negative="", help="Print one screen as text and leave")] = False,
+    json: Annotated[bool, Parameter(name="--json", negative="", help="Print one screen as a JSON object and leave")] = False,
+    follow: Annotated[
+        bool, Parameter(negative="", help="With --json: an object a second, one a line, until the run ends")
+    ] = False,
+    plain: Annotated[
+        bool, Parameter(negative="", help="A sentence for each event until the run ends; for screen readers and logs")
+    ] = False,
+    every: Annotated[float | None, Parameter(help="With --plain: seconds between two status sentences (30)")] = None,
+    screen: Annotated[
+        Literal["live", "fleet", "nodes", "sla", "events", "replica"] | None,
+        Parameter(help="Which screen --once and --json print (live)"),
+    ] = None,
+    slot: Annotated[str, Parameter(help="Of --screen replica: which one, as in node003/gpu1")] = "",
+    filter: Annotated[str, Parameter(help="Of --screen fleet: which rows, as after / in the console")] = "",
+    sort: Annotated[str, Parameter(help="Of --screen fleet: in which order, as after :sort in the console")] = "",
+) -> int:
+    """Open the console on a run that is going on; or, without a screen, print or follow it (ended runs too)."""
+    asked = [name for name, given in (("--screen", screen), ("--slot", slot), ("--filter", filter), ("--sort", sort)) if given]
+    _check_twin(once=once, json=json, follow=follow, plain=plain, every=every, asked=asked)
+    if not (once or json or plain):
+        from console.cli.found import live_run
 
-    folder = live_run(run)
-    _need_terminal("attach", typed(f"status {folder.name}"))
-    return _open_console(folder, read_only=read_only)
+        folder = live_run(run)
+        _need_terminal("attach", typed(f"attach {folder.name} --plain"))
+        return _open_console(folder, read_only=read_only, config=_config(look))
+    from console.cli import twins
+    from console.cli.found import newest_run
+
+    wanted = twins.Wanted(screen or "live", slot, filter, sort)
+    wanted.check()
+    folder = newest_run(run)
+    if plain:
+        return twins.follow_plain(folder, every if every is not None else twins.STATUS_EVERY_S)
+    return twins.follow_json(folder, wanted) if follow else twins.once(folder, wanted, as_json=json)
+
+
+def _check_twin(*, once: bool, json: bool, follow: bool, plain: bool, every: float | None, asked: list[str]) -> None:
+    if plain and (once or json or follow):
+        raise BadInput("attach: --plain follows in sentences; --once, --json and --follow print screens: use one or the other")
+    if follow and not json:
+        raise BadInput("attach: --follow goes with --json (an object a second); --plain follows in sentences")
+    if follow and once:
+        raise BadInput("attach: --once prints one screen, --follow one a second: use one or the other")
+    if every is not None and not plain:
+        raise BadInput("attach: --every is the time between the status sentences of --plain")
+    if every is not None and not 0 < every <= 86_400:
+        raise BadInput(f"attach: --every {every:g} must be more than 0 and at most 86400 seconds")
+    if asked and (plain or not (once or json)):
+        raise BadInput(f"attach: {asked[0]} goes with --once or --json")
 
 
 def restart_head(run: str, /, *, no_console: NoConsole = False, json: AsJson = False, read_only: ReadOnly = False) -> int:
@@ -80,10 +148,19 @@ def restart_head(run: str, /, *, no_console: NoConsole = False, json: AsJson = F
 
 
 def _run(
-    which: str, overrides: list[str], *, no_console: bool, as_json: bool, read_only: bool = False, ask_on_quit: bool = False
+    which: str,
+    overrides: list[str],
+    *,
+    no_console: bool,
+    as_json: bool,
+    look: Look,
+    read_only: bool = False,
+    ask_on_quit: bool = False,
 ) -> int:
+    config = None
     if not (no_console or as_json):
         _need_terminal("the console", "--no-console")
+        config = _config(look)
     from harness.specfile import load_spec
 
     spec = load_spec(which, overrides)
@@ -93,12 +170,21 @@ def _run(
     folder = new_run(spec)
     fleet = f"{plural(spec.fleet.nodes, 'node')} x {plural(spec.fleet.replicas_per_node, 'replica')} of {spec.fleet.engine}"
     note(f"{folder.name}: {fleet}; record {folder.path}")
-    return _watch(folder, no_console=no_console, as_json=as_json, read_only=read_only, ask_on_quit=ask_on_quit)
+    return _watch(folder, no_console=no_console, as_json=as_json, read_only=read_only, ask_on_quit=ask_on_quit, config=config)
 
 
-def _watch(folder: RunFolder, *, no_console: bool, as_json: bool, read_only: bool = False, ask_on_quit: bool = False) -> int:
+def _watch(
+    folder: RunFolder,
+    *,
+    no_console: bool,
+    as_json: bool,
+    read_only: bool = False,
+    ask_on_quit: bool = False,
+    config: Config | None = None,
+) -> int:
     if not (no_console or as_json):
-        return _open_console(folder, read_only=read_only, ask_on_quit=ask_on_quit)
+        config = config if config is not None else _config(AS_CONFIGURED)
+        return _open_console(folder, read_only=read_only, ask_on_quit=ask_on_quit, config=config)
     from console.cli.follow import follow
 
     killed = not follow(folder)
@@ -116,23 +202,52 @@ def _finish(folder: RunFolder, as_json: bool, killed: bool = False) -> int:
     return exit_code_of(result["verdict"], result["phase"])
 
 
-def _open_console(folder: RunFolder, *, read_only: bool = False, ask_on_quit: bool = False) -> int:
+def _config(look: Look) -> Config:
+    """The user's settings and what was asked for on the command line; before a run is started for them."""
+    from console.config import BadWish, console_config
+
+    try:
+        return console_config(look.theme, look.fps)
+    except BadWish as wish:
+        raise BadInput(str(wish)) from wish
+
+
+def _open_console(folder: RunFolder, *, config: Config, read_only: bool = False, ask_on_quit: bool = False) -> int:
     from console.app import PacelineApp
     from harness.cluster.local import head_alive
 
     role: Literal["viewer", "operator"] = "viewer" if read_only else "operator"
-    left = PacelineApp(folder.path, role=role, read_only=read_only, ask_on_quit=ask_on_quit).run()
+    left = PacelineApp(folder.path, role=role, read_only=read_only, ask_on_quit=ask_on_quit, config=config).run()
     if left == "stop" and head_alive(folder):
         from console.cli.follow import stop_and_follow
 
         stop_and_follow(folder, "stopped on leaving the console")
     if head_alive(folder):
-        attach, stop = typed(f"attach {folder.name}"), typed(f"stop {folder.name}")
-        say(f"{folder.name} goes on. `{attach}` opens it again, `{stop}` ends it.")
+        _say_it_goes_on(folder)
         return OK
     return _finish(folder, as_json=False)
+
+
+def open_launch() -> int:
+    """The console without a run: it begins where one is chosen. What is started or opened there goes on when it is left."""
+    from console.app import PacelineApp
+    from harness.cluster.local import head_alive
+
+    app = PacelineApp(config=_config(AS_CONFIGURED))
+    app.run()
+    path = app.session.path
+    if path is not None and head_alive(RunFolder(path)):
+        _say_it_goes_on(RunFolder(path))
+    return OK
+
+
+def _say_it_goes_on(folder: RunFolder) -> None:
+    attach, stop = typed(f"attach {folder.name}"), typed(f"stop {folder.name}")
+    say(f"{folder.name} goes on. `{attach}` opens it again, `{stop}` ends it.")
 
 
 def _need_terminal(what: str, instead: str) -> None:
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise BadInput(f"{what} needs a terminal, and this is none: use `{instead}`")
+    if os.environ.get("TERM") == "dumb":
+        raise BadInput(f"{what} needs a terminal that can move its cursor, and TERM=dumb cannot: use `{instead}`")

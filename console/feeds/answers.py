@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from harness.metrics.histogram import QUANTILES, enough_for
 from harness.wire import inquiry
 from harness.wire.states import REPLICA_CODE
 
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from console.feeds.scripted import ScriptedFleet
 
 WINDOW_S = 60.0
-_QUANTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p99.9": 0.999}
 _SIGMA = 0.41  # of log latency, one replica
 _LINE_EVERY_S = 2
 
@@ -87,7 +87,7 @@ def _percentiles(edges: NDArray[np.float64], counts: NDArray[np.int_]) -> dict[s
     total = int(counts.sum())
     ranks = np.concatenate([[0], np.cumsum(counts)])
     return {
-        name: float(np.exp(np.interp(q * total, ranks, np.log(edges)))) for name, q in _QUANTILES.items() if total * (1 - q) >= 10
+        name: float(np.exp(np.interp(q * total, ranks, np.log(edges)))) for name, q in QUANTILES.items() if enough_for(total, q)
     }
 
 

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from console.store import tables
 from console.store.fleet import READY_CODE, SLOW_CODE, FleetStore
 from console.widgets import fmt
 from harness.spec import StragglersSpec
@@ -205,7 +206,7 @@ def _effect(store: FleetStore, at: Sequence[int]) -> str:
 
 def _latency(store: FleetStore, prediction: Prediction | None, number: int) -> Fact:
     sla = prediction.sla if prediction is not None else None
-    window_s = sla.window_s if sla is not None else store.spec.metrics.window_s if store.spec is not None else 60.0
+    window_s = sla.window_s if sla is not None else tables.window_s(store)
     its = "its" if number == 1 else "their"
     parts = [_without("TTFT", sla.ttft if sla else None, its), _without("TPOT", sla.tpot if sla else None, its)]
     return f"p99, {window_s:g} s", "\n".join(parts)

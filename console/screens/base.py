@@ -5,19 +5,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Protocol, cast
+from typing import ClassVar, Literal, Protocol, cast
 
 from textual.screen import Screen
 
 from console.actions import Action, Where
 from console.session import Session
 from console.store.fleet import FleetStore
+from console.store.tables import Tables as Tables
 from console.store.view import TableView
 from console.widgets.clock import EVERYTHING, Due
 from console.widgets.paint import Paint, Painted
 from harness.wire.inquiry import Answer, Question
-
-Tables = dict[str, list[dict[str, Any]]]
 
 
 class ConsoleApp(Protocol):
@@ -80,6 +79,7 @@ class PaintedScreen(Screen[None]):
 
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (100, "-wide"), (160, "-wider")]  # noqa: RUF012 - as Textual declares it
     VERTICAL_BREAKPOINTS = [(0, "-short"), (30, "-tall"), (45, "-taller")]  # noqa: RUF012
+    AUTO_FOCUS = ""  # else the first field of a screen would take the keys that were meant for the screen
     #: Its scope in the action registry: help shows these first.
     WHERE: ClassVar[Where] = "live"
 

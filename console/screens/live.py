@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import ClassVar, Final
 
-from textual import on
 from textual.app import ComposeResult
 from textual.containers import Horizontal
-from textual.widgets import Input
 
 from console.actions import Where, bindings, footer_of
-from console.screens.base import PaintedScreen
+from console.screens.base import PaintedScreen, Tables
+from console.screens.replaying import ReplayKeys
+from console.screens.row_keys import RowKeys
+from console.store import tables
 from console.store.fleet import FleetStore
 from console.store.view import TableView
 from console.widgets import fmt
@@ -18,6 +19,7 @@ from console.widgets.barrier import BarrierPane
 from console.widgets.chart import BrailleChart, Line, Picture
 from console.widgets.clock import EVERYTHING, Due
 from console.widgets.events import EventsPane
+from console.widgets.filter_bar import FilterBar
 from console.widgets.footer import KeyFooter
 from console.widgets.header import HeaderLine, PhaseStrip
 from console.widgets.heatmap import HeatMap
@@ -29,7 +31,7 @@ from console.widgets.verdict import VerdictBanner
 FEW_ROWS: Final = 6  # a table with at most that many rows takes no more than them
 
 
-class LiveScreen(PaintedScreen):
+class LiveScreen(RowKeys, ReplayKeys, PaintedScreen):
     BINDINGS = bindings("live")
     WHERE: ClassVar[Where] = "live"
 
@@ -55,7 +57,7 @@ class LiveScreen(PaintedScreen):
             yield BrailleChart(lambda: f"qps {_window(store)}", lambda: rate_picture(store), fmt.big, id="rate-chart")
             yield BrailleChart(lambda: f"TTFT {_window(store)}", lambda: ttft_picture(store), _short_ms, id="ttft-chart")
         yield ReplicaTable(store, self._view, self.console_app.now_s, id="table")
-        yield Input(placeholder="part of a slot or a state", id="filter", compact=True)
+        yield FilterBar(id="filter-bar")
         yield EventsPane(store, id="events")
         yield KeyFooter(footer_of("live"), self.console_app.why_not, id="footer")
 
@@ -113,50 +115,14 @@ class LiveScreen(PaintedScreen):
         self.set_class(few, "-few")
         self.table.styles.height = len(self._store.slots) + 2 if few else None
 
-    def wipe(self) -> None:
-        for painted in self.query(Painted):
-            painted.wipe()
-        self.table.wipe()
-
-    # --- keys: looking -------------------------------------------------------------------------------------
-
-    def action_up(self) -> None:
-        self._move(-1)
-
-    def action_down(self) -> None:
-        self._move(1)
-
-    def action_page_up(self) -> None:
-        self._move(-self.table.page)
-
-    def action_page_down(self) -> None:
-        self._move(self.table.page)
-
-    def action_top(self) -> None:
-        self._move(-len(self._view.rows))
-
-    def action_bottom(self) -> None:
-        self._move(len(self._view.rows))
-
-    def _move(self, by: int) -> None:
-        self.table.move(by)
+    def moved(self) -> None:
         self.heat.repaint()
 
-    def action_sort(self) -> None:
-        self._view.next_sort()
-        self._resort()
+    def tables(self) -> Tables:
+        """With the replicas as the table has them: filtered, in its order."""
+        return tables.live(self._store) | tables.fleet(self._store, self._view.rows)
 
-    def action_freeze(self) -> None:
-        self._view.frozen = not self._view.frozen
-        self.table.repaint()
-
-    def action_faults(self) -> None:
-        self._view.toggle_faults()
-        self._resort()
-
-    def _resort(self) -> None:
-        self._view.reorder(self._store, self.console_app.now_s())
-        self.table.show_cursor()
+    # --- keys: looking -------------------------------------------------------------------------------------
 
     def action_heat(self) -> None:
         self.heat.next_metric()
@@ -165,54 +131,17 @@ class LiveScreen(PaintedScreen):
         self.toggle_class("-charts")
         self.call_after_refresh(self.paint, EVERYTHING)
 
-    def action_filter(self) -> None:
-        self.add_class("-filtering")
-        box = self.query_one("#filter", Input)
-        box.value = self._view.text
-        box.focus()
-
-    @on(Input.Changed, "#filter")
-    def _filter_as_typed(self, event: Input.Changed) -> None:
-        if self.has_class("-filtering"):
-            self._view.filter(event.value)
-            self._resort()
-
-    @on(Input.Submitted, "#filter")
-    def _filter_done(self) -> None:
-        self.remove_class("-filtering")
-        self.table.focus()
-
-    def action_back(self) -> None:
-        if self.has_class("-filtering") or self._view.text:
-            self.remove_class("-filtering")
-            self._view.filter("")
-        elif self._view.bound:
-            self._view.release()
-        self._resort()
-        self.table.focus()
-
     def action_open(self) -> None:
-        if self._view.cursor is not None:
+        if self._view.cursor is not None and not self._view.gone(self._store):
             self.hold()
             self.console_app.open_replica(self._view.cursor, "Live")
 
     def action_result(self) -> None:
         self.console_app.show_record()
 
-    def targets(self) -> list[str]:
-        return [self._view.cursor] if self._view.cursor is not None else []
-
-    def hold(self) -> None:
-        self._view.hold(self.console_app.now_s())
-        self.table.repaint()
-
     def action_copy(self) -> None:
         self.hold()
         self.console_app.copy_log_path(self._view.cursor)
-
-    @on(ReplicaTable.Chosen)
-    def _open_clicked(self) -> None:
-        self.action_open()
 
 
 def _window(store: FleetStore) -> str:
@@ -225,13 +154,18 @@ def _short_ms(value_ms: float) -> str:
 
 
 def _marks(store: FleetStore) -> list[tuple[float, str]]:
-    """Acts for the time axis, in words as short as they go: `evict node005/gpu3`, `rate 200`."""
+    """Acts and alarms for the time axis, in words as short as they go: `evict node005/gpu3`, `rate 200`, `slow node001/gpu2`."""
     marks = []
-    for entry in store.acts()[-20:]:
-        qps = entry.data.get("qps")
-        name = f"rate {qps:g}" if isinstance(qps, int | float) else entry.what.removeprefix("act.").replace("_", " ")
+    for entry in store.journal:
+        if entry.what.startswith("act."):
+            qps = entry.data.get("qps")
+            name = f"rate {qps:g}" if isinstance(qps, int | float) else entry.what.removeprefix("act.").replace("_", " ")
+        elif entry.what == "straggler.slow" or entry.after == "LOST":
+            name = "slow" if entry.what == "straggler.slow" else "lost"
+        else:
+            continue
         marks.append((entry.unix, f"{name} {entry.subject}".strip()))
-    return marks
+    return marks[-20:]
 
 
 def rate_picture(store: FleetStore) -> Picture:

@@ -17,6 +17,7 @@ from textual.strip import Strip
 
 from console.actions import BY_ID, Where, bindings
 from console.screens.base import PaintedScreen
+from console.screens.runs import replay_session
 from console.store.fleet import FleetStore
 from console.store.record import ByReplica, summary_of
 from console.widgets import fmt
@@ -96,7 +97,7 @@ class RecordScreen(PaintedScreen):
     WHERE: ClassVar[Where] = "record"
 
     def __init__(self, store: FleetStore, path: Path, *, first: bool) -> None:
-        """`first`: opened instead of the live screen; there is nothing to go back to, unless a head comes."""
+        """`first`: opened instead of the live screen; back from it is the list of runs."""
         super().__init__()
         self._store, self._path, self._first = store, path, first
 
@@ -114,7 +115,7 @@ class RecordScreen(PaintedScreen):
         yield KeyFooter([BY_ID[name] for name in self._keys()], lambda _: "", id="footer")
 
     def _keys(self) -> tuple[str, ...]:
-        return ("help", "picture", "leave") if self._first else ("back", "help", "picture", "leave")
+        return ("back", "replay", "command_line", "help", "picture", "leave")
 
     def on_mount(self) -> None:
         self.query_one("#scroll").focus()
@@ -145,6 +146,11 @@ class RecordScreen(PaintedScreen):
             if painted.region.height and (painted.unpainted or (due.numbers and not isinstance(painted, Rows)))
         )
 
-    def action_back(self) -> None:
-        if not self._first:
+    async def action_back(self) -> None:
+        if self._first:
+            await self.app.run_action("mode_runs")
+        else:
             self.app.pop_screen()
+
+    def action_replay(self) -> None:
+        self.console_app.open_session(replay_session(self.console_app, self._path))

@@ -24,12 +24,13 @@ class HeatMetric:
     label: str
     low_text: str
     high_text: str
+    high_is_bad: bool = True
 
 
 #: The first one is shown at the start: it names a slow replica whatever the load, where tok/s is noisy below saturation.
 METRICS: Final = (
     HeatMetric("ratio", "step-time ratio", "0.9", "1.3"),
-    HeatMetric("tok", "tok/s vs median", "50%", "115%"),
+    HeatMetric("tok", "tok/s vs median", "50%", "115%", high_is_bad=False),
     HeatMetric("ttft", "TTFT p99", "0", "limit"),
     HeatMetric("batch", "batch", "0", "fleet max"),
     HeatMetric("waiting", "waiting", "0", "fleet max"),

@@ -66,7 +66,8 @@ def _state(folder: RunFolder, run: RunFile) -> RunState:
     if run.phase not in RUN_ENDED and attempts and not attempts[-1].verdict:
         why = f"the head ended in phase {run.phase} without ending the run; its log is {folder.log('head')}"
         attempts[-1] = msgspec.structs.replace(attempts[-1], state="ENDED", verdict="CRASHED", reasons=[why])
-    slots = [SlotInfo(slot, *_place(slot), role=spec.fleet.role_of(0)) for slot in spec.slots()]
+    places = ((slot, *_place(slot)) for slot in spec.slots())
+    slots = [SlotInfo(slot, node, gpu, role=spec.fleet.role_of(gpu)) for slot, node, gpu in places]
     return RunState(
         request_id="", run=folder.name, spec=json.dumps(run.spec).encode(), head_epoch=0, phase=run.phase, roster_version=-1,
         slots=slots, attempts=list(attempts), journal=_journal(folder), series=FleetSeries(), role="", controller="",

@@ -38,10 +38,6 @@ class Pager:
         elif self.cursor < 0 < count:
             self.cursor = 0
 
-    def shift(self, by: int) -> None:
-        """Rows went from the front: those in view keep their place."""
-        self.cursor, self.top = max(0, self.cursor - by), max(0, self.top - by)
-
     def move(self, by: int) -> None:
         if self.count:
             self.move_to(self.cursor + by)

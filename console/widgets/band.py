@@ -50,11 +50,11 @@ class BandChart(BrailleChart):
 
     def draw(self, width: int, height: int) -> list[Strip]:
         ink, band = self.inks, self._band()
-        self._entitle(f"{self._title()} · [$chart-offered]this replica[/]  [$ink-muted]{SHADE} fleet p10-p90  ⠒ median[/]")
+        self.entitle(f"{self._title()} · [$chart-offered]this replica[/]  [$ink-muted]{SHADE} fleet p10-p90  ⠒ median[/]")
         rows, columns = height - 1, width - _LABEL
         nothing = band is None or (np.isnan(band.own).all() and np.isnan(band.median).all())
         if band is None or nothing or rows < 1 or columns < 8:
-            return [strip_of([(" nothing measured yet", ink.faint)], width)] + [Strip.blank(width)] * (height - 1)
+            return [strip_of([(" nothing measured yet", ink.faint)], width)]
         lines = [Line("median", "ink-muted", band.median), Line("own", "chart-offered", band.own)]
         everything = [*lines, Line("low", "", band.low), Line("high", "", band.high)]
         oldest, newest = float(band.unix[0]), float(band.unix[-1])

@@ -51,7 +51,7 @@ class BarrierPane(Painted):
             lines.append(strip_of(runs, width))
         if total > len(shown):
             lines.append(strip_of([(f"… and {fmt.count(total - len(shown))} more missing", ink.muted)], width))
-        return lines[:height] + [Strip.blank(width)] * (height - len(lines))
+        return lines
 
     def _states(self, states: dict[str, int]) -> list[Run]:
         runs: list[Run] = []

@@ -51,20 +51,19 @@ class BrailleChart(Painted):
         id: str | None = None,
     ) -> None:
         super().__init__(5, id=id)
-        self._titled = ""
         self._title, self._picture, self._label, self._span_s = title, picture, label, span_s
 
     def draw(self, width: int, height: int) -> list[Strip]:
         ink, picture = self.inks, self._picture()
         legend = "  ".join(f"[${line.ink}]{line.name}[/]" for line in picture.lines)
-        self._entitle(f"{self._title()}  {legend}")
+        self.entitle(f"{self._title()}  {legend}")
         rows, columns = height - 1, width - _LABEL
         if len(picture.unix) < 2 or rows < 1 or columns < 8:
-            return [strip_of([(" not enough time measured yet", ink.faint)], width)] + [Strip.blank(width)] * (height - 1)
+            return [strip_of([(" not enough time measured yet", ink.faint)], width)]
         newest = float(picture.unix[-1])
         oldest = max(newest - self._span_s, float(picture.unix[0]))
         if all(np.isnan(line.values[picture.unix >= oldest]).all() for line in picture.lines):
-            return [strip_of([(" no values in this span", ink.faint)], width)] + [Strip.blank(width)] * (height - 1)
+            return [strip_of([(" no values in this span", ink.faint)], width)]
         low, high = self._range(picture, oldest)
         cells, owner = self._raster(picture, oldest, newest, (low, high), (rows, columns))
         limit_row = -1
@@ -82,11 +81,6 @@ class BrailleChart(Painted):
                     runs.append(("╌", ink.style("chart-limit")) if row == limit_row else (" ", ink.plain))
             lines.append(strip_of(runs, width))
         return [*lines, self._time_axis(picture, oldest, newest, columns, width)]
-
-    def _entitle(self, title: str) -> None:
-        """A title paints its whole widget: only when it has changed."""
-        if title != self._titled:
-            self._titled = self.border_title = title
 
     def _range(self, picture: Picture, oldest: float) -> tuple[float, float]:
         recent = picture.unix >= oldest

@@ -1,8 +1,8 @@
 """When to paint what. One timer of the app drives it; widgets own none, and input always goes first.
 
-Numbers at every tick (4 Hz), heat map at half of that, charts and the table once a second: rows are sorted by the very
-values that are painted with them. A tick whose predecessor has not reached the terminal yet is skipped: a slow line
-loses frames, never keys.
+Numbers at every tick (4 Hz), heat map at half of that, charts and the table once a second, each in a tick of its own:
+rows are sorted by the very values that are painted with them, and no key waits for everything at once. A tick whose
+predecessor has not reached the terminal yet is skipped: a slow line loses frames, never keys.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class RenderClock:
             self.skipped += 1
             return None
         beat = self.ticks % self.fps
-        half = max(1, self.fps // 2)
-        return Due(numbers=True, table=beat == 0, heat=beat % half == 0, charts=beat == 0)
+        slow = self.fps // 2  # charts and table never in one tick: a key waits for the longest one
+        return Due(numbers=True, table=beat == 0, heat=self.fps < 4 or beat % 2 == 1, charts=beat == slow % self.fps)
 
     def began(self) -> None:
         self._painting = True

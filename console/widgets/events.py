@@ -41,7 +41,7 @@ class EventsPane(Painted):
         lines = [strip_of(event_runs(entry, self.inks, width), width) for entry in recent]
         if not lines:
             lines = [strip_of([(" nothing has happened yet", self.inks.faint)], width)]
-        return lines + [Strip.blank(width)] * (height - len(lines))
+        return lines
 
 
 def event_runs(entry: JournalEntry, ink: Paint, width: int) -> list[Run]:

@@ -10,6 +10,7 @@ from textual.strip import Strip
 
 from console.actions import ACTIONS, Action
 from console.config import Config, shown_key
+from console.session import Session
 from console.widgets.paint import Painted, Run, size_of, strip_of
 
 ALWAYS: Final = ("help", "leave", "back", "command_line")  # on the narrowest terminal too: the way out and the way to the rest
@@ -20,6 +21,7 @@ _MODES: Final = tuple(action for action in ACTIONS if action.id.startswith("mode
 
 class HasConfig(Protocol):
     config: Config
+    session: Session
 
 
 def label_of(action: Action, short: bool) -> str:
@@ -31,16 +33,23 @@ class KeyFooter(Painted):
         super().__init__(id=id)
         self._actions, self._why_not = actions, why_not
 
+    def _belongs(self, action: Action) -> bool:
+        """A replay has its own keys, and nothing of it can be changed."""
+        replaying = cast(HasConfig, self.app).session.kind == "replay"
+        return not action.acts if replaying else not action.id.startswith("replay_")
+
     def draw(self, width: int, height: int) -> list[Strip]:
         ink, mapped = self.inks, cast(HasConfig, self.app).config.keys
         short = width < 110
-        keys = [shown_key(action, mapped).split(" ")[0] for action in self._actions]
+        actions = [action for action in self._actions if self._belongs(action)]
+        actions.sort(key=lambda action: not action.id.startswith("replay_"))
+        keys = [shown_key(action, mapped).split(" ")[0] for action in actions]
         digits = "0-5" if not any(mode.id in mapped for mode in _MODES) else "".join(shown_key(mode, mapped) for mode in _MODES)
         runs: list[Run] = [(f" {digits} ", ink.primary + Style(bold=True)), ("Screens  ", ink.muted)]
-        sizes = [len(key) + len(label_of(action, short)) + 4 for action, key in zip(self._actions, keys, strict=True)]
-        always = [action.id in ALWAYS for action in self._actions]
+        sizes = [len(key) + len(label_of(action, short)) + 4 for action, key in zip(actions, keys, strict=True)]
+        always = [action.id in ALWAYS for action in actions]
         room = width + 1 - size_of(runs) - sum(size for size, keep in zip(sizes, always, strict=True) if keep)
-        for action, key, size, keep in zip(self._actions, keys, sizes, always, strict=True):
+        for action, key, size, keep in zip(actions, keys, sizes, always, strict=True):
             if not keep:
                 room -= size
                 if room < 0:

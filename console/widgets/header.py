@@ -47,7 +47,7 @@ class HeaderLine(Painted):
         right += self._link()
         if store.controller and wide and not store.ended:
             right += [(f"  control: {store.controller}", ink.muted)]
-        right += [(time.strftime("  %H:%M:%S "), ink.muted)]
+        right += [(time.strftime("  %H:%M:%S ", time.localtime(cast(Any, self.app).wall_s())), ink.muted)]
         run, words = store.run or "no run yet", self._words(wide)
         room = width - 3 - size_of(badges) - size_of(where) - size_of(right) - 2
         if room - len(words) < min(len(run), _NAME_MIN):
@@ -74,12 +74,14 @@ class HeaderLine(Painted):
         return "  " + " · ".join(word for word in words if word)
 
     def _link(self) -> list[Run]:
-        ink, link = self.inks, self._store.link()
+        ink, link, session = self.inks, self._store.link(), cast(Any, self.app).session
+        if session.kind == "replay":
+            return [(session.feed.label(), ink.primary)]
         if link.kind == "live":
             return [("● live", ink.good)]
         if link.kind == "ended":
             return [("◆ ended", ink.muted)]
-        if link.kind == "connecting" and cast(Any, self.app).session.kind == "none":
+        if link.kind == "connecting" and session.kind == "none":
             return []
         if link.kind == "connecting":
             return [("▲ no head", ink.bad) if self._store.run else ("○ connecting", ink.warn)]
@@ -105,7 +107,7 @@ class PhaseStrip(Painted):
         way = self._way()
         if size_of(way) + size_of(progress) + 2 > width:
             way = [(f" {store.phase}", self._phase_style(store.phase))]
-        return [strip_of(spread(way, progress, width), width), *[Strip.blank(width)] * (height - 1)]
+        return [strip_of(spread(way, progress, width), width)]
 
     def _trouble(self, why: str, width: int) -> list[Strip]:
         ink = self.inks

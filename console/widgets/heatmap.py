@@ -2,20 +2,24 @@
 
 A full cell is a bar whose height is its level and whose colour is the theme's ramp; a narrow terminal gets half blocks,
 two replicas a character. Cells grow with the room; where a node has few replicas or the nodes are many, they are put
-in several bands below one another (`Plan`). A replica that does not serve shows its state's glyph instead of a level, so
+in several bands below one another, and where even that does not hold them all, several nodes share a cell that shows the
+worst of them (`Plan`). A replica that does not serve shows its state's glyph instead of a level, so
 that state is never colour alone. One widget: 512 cells as widgets of their own cost 30 times as much.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import count
 
+import numpy as np
+from numpy.typing import NDArray
 from rich.style import Style
 from textual.strip import Strip
 
 from console.store.fleet import READY_CODE, SHOWN_STATES, SLOW_CODE, FleetStore
 from console.store.heat import METRICS, UNKNOWN, HeatLevels
-from console.store.view import TableView
+from console.store.view import SEVERITY_OF, TableView
 from console.widgets import fmt
 from console.widgets.paint import GLYPHS, Painted, Run, size_of, spread, strip_of
 
@@ -26,13 +30,14 @@ _CELL_GOOD = 5  # wide enough that one more band is not worth its lines
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How nodes are laid out: `bands` of `across` nodes each, `cell` columns a node; `shown` of them fit."""
+    """How nodes are laid out: `bands` of `across` cells each, `cell` columns wide; a cell is `stack` nodes."""
 
     bands: int
     across: int
     cell: int
     rows: int  # lines of a band
-    shown: int
+    shown: int  # cells
+    stack: int = 1
 
     @property
     def lines(self) -> int:
@@ -41,6 +46,16 @@ class Plan:
 
 
 def plan_of(nodes: int, rows: int, width: int, room: int) -> Plan:
+    """A cell a node if that can be, else the fewest nodes a cell with which all are shown."""
+    for stack in count(1):
+        cells = -(-nodes // stack)
+        plan = _plan_of(cells, rows, width, room)
+        if plan.shown == cells:
+            return replace(plan, stack=stack)
+    raise AssertionError("one cell always fits")
+
+
+def _plan_of(nodes: int, rows: int, width: int, room: int) -> Plan:
     """The fewest bands whose cells are good, else the widest cells; within `room` lines if that is possible at all."""
     best = _plan(nodes, rows, width, 1)
     for bands in range(2, nodes + 1):
@@ -68,6 +83,7 @@ class HeatMap(Painted):
         self._store, self._view = store, view
         self._levels = HeatLevels()
         self._values = self._levels.update(store, METRICS[0])
+        self._grid_of = (store.node_of, np.zeros((0, 0), dtype=np.intp))
         self.metric = METRICS[0]
         self.compact = False
         self.room = 9  # lines it may take
@@ -88,31 +104,59 @@ class HeatMap(Painted):
         store = self._store
         if not store.slots:
             return [Strip.blank(width)] * height
-        gpus = int(store.gpu_of.max()) + 1
-        grid = {(int(n), int(g)): at for at, (n, g) in enumerate(zip(store.node_of, store.gpu_of, strict=True))}
         self._values = self._levels.update(store, self.metric)
+        gpus = int(store.gpu_of.max()) + 1
         per_row = 2 if self.compact and gpus > 1 else 1
         plan = plan_of(len(store.node_names), -(-gpus // per_row), width - _LABEL, self.room)
         self.set_lines(plan.lines)
+        grid = self._worst_of(self._grid(gpus + gpus % per_row), plan.stack)
+        chosen = self._chosen(plan)
         lines = []
         for band in range(plan.bands):
-            nodes = range(band * plan.across, min((band + 1) * plan.across, plan.shown))
+            cells = range(band * plan.across, min((band + 1) * plan.across, plan.shown))
             for row in range(plan.rows):
                 pair = range(row * per_row, (row + 1) * per_row)
-                label = f"n{nodes.start}" if plan.rows == 1 and plan.bands > 1 else f"g{pair[0]}"
+                label = f"n{cells.start * plan.stack}" if plan.rows == 1 and plan.bands > 1 else f"g{pair[0]}"
                 runs: list[Run] = [(f"{label:<{_LABEL}}", self.inks.faint)]
-                for node in nodes:
-                    runs += self._cell([grid.get((node, gpu), -1) for gpu in pair], plan.cell)
+                for cell in cells:
+                    here = chosen is not None and chosen[0] == cell and chosen[1] in pair
+                    runs += self._cell([int(grid[cell, gpu]) for gpu in pair], plan.cell, here)
                 lines.append(strip_of(runs, width))
             if plan.rows > 1:
-                lines.append(self._axis(plan, nodes, width))
+                lines.append(self._axis(plan, cells, width))
         if plan.rows == 1:
             lines.append(self._axis(plan, range(min(plan.across, plan.shown)), width))
         return lines
 
-    def _cell(self, slots: list[int], cell: int) -> list[Run]:
+    def _grid(self, gpus: int) -> NDArray[np.intp]:
+        """Roster position of each node's replicas, -1 where there is none; made anew with the roster."""
+        store = self._store
+        if self._grid_of[0] is not store.node_of or self._grid_of[1].shape[1] != gpus:
+            grid = np.full((len(store.node_names), gpus), -1, dtype=np.intp)
+            grid[store.node_of, store.gpu_of] = np.arange(len(store.slots))
+            self._grid_of = (store.node_of, grid)
+        return self._grid_of[1]
+
+    def _worst_of(self, grid: NDArray[np.intp], stack: int) -> NDArray[np.intp]:
+        """Of the nodes that share a cell, the replica to look at: by state, then by level."""
+        if stack == 1:
+            return grid
+        levels = self._values.astype(np.int32)
+        how_bad = np.where(levels == UNKNOWN, -1, levels if self.metric.high_is_bad else -levels + 7)
+        rank = np.append(1000 - 20 * SEVERITY_OF[self._store.state].astype(np.int32) + how_bad, -1)
+        missing = -len(grid) % stack
+        padded = np.vstack([grid, np.full((missing, grid.shape[1]), -1, dtype=np.intp)])
+        stacked = padded.reshape(-1, stack, grid.shape[1])
+        worst = np.argmax(rank[stacked], axis=1)
+        return np.take_along_axis(stacked, worst[:, None, :], axis=1)[:, 0, :]
+
+    def _chosen(self, plan: Plan) -> tuple[int, int] | None:
+        """Cell and GPU of the replica under the cursor."""
+        at = self._store.index.get(self._view.cursor) if self._view.cursor is not None else None
+        return (int(self._store.node_of[at]) // plan.stack, int(self._store.gpu_of[at])) if at is not None else None
+
+    def _cell(self, slots: list[int], cell: int, chosen: bool) -> list[Run]:
         ink = self.inks
-        chosen = any(at >= 0 and self._store.slots[at].slot == self._view.cursor for at in slots)
         if len(slots) == 2:
             text, style = self._half(slots[0], slots[1])
             mark = Style(underline=True, bold=True)  # both colours of a half block are taken
@@ -147,20 +191,19 @@ class HeatMap(Painted):
             names.append(f"heat-{level}" if at >= 0 else "background")
         return "▀", self.inks.on(names[0], names[1])
 
-    def _axis(self, plan: Plan, nodes: range, width: int) -> Strip:
+    def _axis(self, plan: Plan, cells: range, width: int) -> Strip:
         ink = self.inks
         step = max(1, -(-8 // plan.cell)) if plan.cell < _CELL_GOOD else 1
         head = "n+" if plan.rows == 1 and plan.bands > 1 else "n"
         axis = ""
-        for node in nodes[::step]:
-            at = (node - nodes.start) * plan.cell
-            if at + len(str(node)) <= len(nodes) * plan.cell:
-                axis = axis.ljust(at) + str(node)
-        hidden = len(self._store.node_names) - plan.shown
-        last = nodes.stop >= plan.shown or plan.rows == 1
+        for cell in cells[::step]:
+            at, node = (cell - cells.start) * plan.cell, str(cell * plan.stack)
+            if at + len(node) <= len(cells) * plan.cell:
+                axis = axis.ljust(at) + node
+        last = cells.stop >= plan.shown or plan.rows == 1
         right: list[Run] = []
-        if hidden and last:
-            right = [(f"+{hidden} nodes not shown", ink.warn)]
+        if plan.stack > 1 and last:
+            right = [(f"a cell: the worst of {plan.stack} nodes", ink.warn)]
         elif self.compact and last:
             right = [(f"{self.metric.label} {self.metric.low_text} ", ink.faint), *[("█", style) for style in ink.heat]]
             right.append((f" {self.metric.high_text}", ink.faint))

@@ -37,17 +37,14 @@ class Histogram(Painted):
     def __init__(self, picture: Callable[[], Distribution], *, id: str | None = None) -> None:
         super().__init__(8, id=id)
         self._picture = picture
-        self._titled = ""
 
     def draw(self, width: int, height: int) -> list[Strip]:
         ink, shown = self.inks, self._picture()
-        title = f"{shown.name} · {shown.span_text}"
-        if title != self._titled:
-            self._titled = self.border_title = title
+        self.entitle(f"{shown.name} · {shown.span_text}")
         columns = columns_of(shown.view, shown.span, width) if shown.view is not None else None
         if shown.view is None or columns is None:
             why = shown.missing or "no sample has ended yet"
-            return [strip_of([(why, ink.muted)], width)] + [Strip.blank(width)] * (height - 1)
+            return [strip_of([(why, ink.muted)], width)]
         limit = columns.column_of(shown.view.limit_ms * (1 + 1e-9)) if shown.view.limit_ms else -1
         rows = max(1, height - 3)
         lines = [strip_of(self._words(shown, shown.view, width), width)]

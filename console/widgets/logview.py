@@ -97,7 +97,7 @@ class LogView(Painted):
             lines += self._row(row, width, room, pattern)
         if not lines:
             lines = [strip_of([(self.nothing(), self.inks.muted)], width)]
-        lines = lines[:height] + [Strip.blank(width)] * (height - len(lines))
+        lines = lines[:height]
         self._drawn = (key, lines)
         return lines
 
@@ -195,7 +195,6 @@ class LogPane(LogView, can_focus=True):
     def __init__(self, tail: LogTail, problem: Callable[[], str], *, id: str | None = None) -> None:
         super().__init__(tail.pager, id=id)
         self._tail, self._problem = tail, problem
-        self._titled = ""
 
     @property
     def takes_wheel(self) -> bool:
@@ -218,9 +217,7 @@ class LogPane(LogView, can_focus=True):
 
     def draw(self, width: int, height: int) -> list[Strip]:
         lines = super().draw(width, height)
-        title = self._title()
-        if title != self._titled:
-            self._titled = self.border_title = title
+        self.entitle(self._title())
         return lines
 
     def _title(self) -> str:

@@ -135,6 +135,7 @@ class Painted(Widget):
         self._lines = lines
         self._strips: list[Strip] = []
         self._drawn_width = -1
+        self._titled = ""
 
     @property
     def inks(self) -> Paint:
@@ -142,8 +143,13 @@ class Painted(Widget):
         return cast(HasInks, self.app).inks
 
     def draw(self, width: int, height: int) -> list[Strip]:
-        """Strips from the newest state."""
+        """Strips from the newest state, from the top; lines that are not drawn stay blank."""
         raise NotImplementedError
+
+    def entitle(self, title: str) -> None:
+        """For a title that changes: written only when it has, because a title paints its whole widget."""
+        if title != self._titled:
+            self._titled = self.border_title = title
 
     def repaint(self) -> int:
         """Draw again and refresh what changed; how many lines that was."""
@@ -152,6 +158,7 @@ class Painted(Widget):
             return 0
         base = self.rich_style
         fresh = [strip.apply_style(base) for strip in self.draw(width, height)[:height]]
+        fresh += [Strip.blank(width, base)] * (height - len(fresh))
         if self._drawn_width != width or len(fresh) != len(self._strips):
             self._strips, self._drawn_width = fresh, width
             self.refresh()

@@ -47,7 +47,7 @@ class FactsPane(Painted):
             for row, part in enumerate(parts):
                 lines.append(strip_of([(f"{'' if row else label:<{_LABEL}}", ink.muted), (part, style)], width))
         self.set_lines(len(lines))
-        return lines[:height] + [Strip.blank(width)] * (height - len(lines))
+        return lines
 
 
 class DifferencesPane(Painted):
@@ -71,7 +71,7 @@ class DifferencesPane(Painted):
         else:
             lines = [line for difference in differences for line in self._lines_of(difference, width)]
         self.set_lines(len(lines))
-        return lines[:height] + [Strip.blank(width)] * (height - len(lines))
+        return lines
 
     def _lines_of(self, difference: Difference, width: int) -> list[Strip]:
         """On one line where it fits, else what the fleet says on the next."""
@@ -97,12 +97,11 @@ class InFlightPane(Painted):
     ) -> None:
         super().__init__(3, id=id)
         self._detail, self._limit_ms = detail, limit_ms
-        self._titled = ""
 
     def draw(self, width: int, height: int) -> list[Strip]:
         ink = self.inks
         detail, age_s, missing = self._detail()
-        self._entitle(detail, age_s)
+        self.entitle(self._title(detail, age_s))
         if detail is None or not detail.in_flight:
             text = missing or (detail.problem if detail is not None else "") or "no sample in flight"
             lines = [strip_of([(part, ink.muted)], width) for part in textwrap.wrap(text, max(10, width))]
@@ -111,20 +110,19 @@ class InFlightPane(Painted):
             lines += [strip_of(self._row(sample), width) for sample in detail.in_flight[: self._most]]
             lines += self._rest(detail, width)
         self.set_lines(len(lines))
-        return lines[:height] + [Strip.blank(width)] * (height - len(lines))
+        return lines
 
     @property
     def _most(self) -> int:
         return SAMPLE_LINES_TALL if self.screen.has_class("-taller") else SAMPLE_LINES
 
-    def _entitle(self, detail: ReplicaDetail | None, age_s: float) -> None:
+    def _title(self, detail: ReplicaDetail | None, age_s: float) -> str:
         title = "In flight"
         if detail is not None:
             title += f" {fmt.count(detail.in_flight_total)} · oldest first"
         if not math.isnan(age_s) and round(age_s) > 0:
             title += f" · as of {fmt.age(age_s)} ago"
-        if title != self._titled:
-            self._titled = self.border_title = title
+        return title
 
     def _row(self, sample: InFlight) -> list[Run]:
         ink = self.inks
@@ -167,4 +165,4 @@ class SlotEvents(Painted):
         if not lines:
             nothing: list[Run] = [("nothing in the part of the journal that this console has", ink.muted)]
             lines = [strip_of(nothing, width)]
-        return lines + [Strip.blank(width)] * (height - len(lines))
+        return lines

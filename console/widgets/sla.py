@@ -10,24 +10,22 @@ import math
 import textwrap
 from typing import Final
 
-import numpy as np
 from rich.style import Style
 from textual.strip import Strip
 
-from console.store.fleet import READY_CODE, STOPPED_CODE, FleetStore
+from console.store import tables
+from console.store.causes import likely_cause
+from console.store.fleet import FleetStore
 from console.widgets import fmt
-from console.widgets.paint import GLYPHS, Paint, Painted, Run, fitting, spread, strip_of
+from console.widgets.paint import GLYPHS, Paint, Painted, Run, fitting, size_of, spread, strip_of
 from harness.wire.control import FleetSnapshot, SlaView
 
-NEAR_FRACTION: Final = 0.9
+_WORDS: Final = {"over": "× OVER", "near": "▲ NEAR", "ok": "● OK", "": ""}
 
 
 def judged(value_ms: float, limit_ms: float | None, ink: Paint) -> tuple[str, Style]:
-    if limit_ms is None or math.isnan(value_ms):
-        return "", ink.muted
-    if value_ms > limit_ms:
-        return "× OVER", ink.bad
-    return ("▲ NEAR", ink.warn) if value_ms > NEAR_FRACTION * limit_ms else ("● OK", ink.good)
+    is_ = tables.judged(value_ms, limit_ms)
+    return _WORDS[is_], {"over": ink.bad, "near": ink.warn, "ok": ink.good, "": ink.muted}[is_]
 
 
 class Gauge:
@@ -59,8 +57,10 @@ class Gauge:
 
 
 class SlaPane(Painted):
+    """Both gauges, then what each of them is heading for; where a line is short, only TTFT's."""
+
     def __init__(self, store: FleetStore, *, id: str | None = None) -> None:
-        super().__init__(3, id=id)
+        super().__init__(4, id=id)
         self._store = store
         self.border_title = "SLA"
 
@@ -68,38 +68,45 @@ class SlaPane(Painted):
         snap, ink = self._store.snapshot, self.inks
         if snap is None:
             return [strip_of([("no numbers yet", ink.muted)], width)]
-        spec = self._store.spec
-        window_s = spec.metrics.window_s if spec else 60.0
+        window_s = tables.window_s(self._store)
         lines = [
             strip_of(Gauge("TTFT").runs(snap.ttft, window_s, width, ink), width),
             strip_of(Gauge("TPOT").runs(snap.tpot, window_s, width, ink), width),
         ]
-        return [*lines, strip_of(self._outlook(snap, width), width)][:height]
+        lines.append(strip_of(self._outlook("TTFT", snap.ttft, snap, width), width))
+        if snap.attempt and not self._store.ended:
+            lines.append(strip_of(self._outlook("TPOT", snap.tpot, snap, width), width))
+        return lines
 
-    def _outlook(self, snap: FleetSnapshot, width: int) -> list[Run]:
-        ink, view, explore = self.inks, snap.ttft, snap.attempt_kind == "explore"
+    def _outlook(self, name: str, view: SlaView, snap: FleetSnapshot, width: int) -> list[Run]:
+        ink, explore = self.inks, snap.attempt_kind == "explore"
         if self._store.ended or not snap.attempt:
             return [("no attempt is running", ink.muted)]
         if view.needed > 0:
             if explore:
                 return [("exploration: no verdict at stake", ink.muted)]
-            return [("verdict possible after ", ink.muted), (fmt.count(view.needed), ink.plain), (" more samples", ink.muted)]
-        groups: list[list[Run]] = []
+            first: Run = (f"{name} verdict possible after ", ink.muted)
+            return [first, (fmt.count(view.needed), ink.plain), (" more samples", ink.muted)]
+        groups: list[list[Run]] = [[(f"{name} ", ink.muted)]]
         if not math.isnan(view.projected_ms) and snap.duration_s > 0 and not self._store.ending:
             low, high = fmt.millis(view.projected_low_ms), fmt.millis(view.projected_high_ms)
-            span = f" [{low.removesuffix(' s') if high.endswith(' s') else low} … {high}]   "
-            groups.append([("end of run ≈ ", ink.muted), (fmt.millis(view.projected_ms), ink.plain), (span, ink.muted)])
+            if low.split(" ")[-1] == high.split(" ")[-1]:
+                low = low.split(" ")[0]  # the unit once
+            span = f" [{low} … {high}]  "
+            groups.append([("at end ≈ ", ink.muted), (fmt.millis(view.projected_ms), ink.plain), (span, ink.muted)])
         if view.limit_ms is not None and view.over_allowed > 0:
-            style = ink.plain if view.over <= NEAR_FRACTION * view.over_allowed else ink.warn
+            style = ink.plain if view.over <= tables.NEAR_FRACTION * view.over_allowed else ink.warn
             style = ink.bad if view.over > view.over_allowed else style
             allowed = f" of {fmt.big(view.over_allowed)} allowed"
-            groups.append([("over limit ", ink.muted), (fmt.big(view.over), style), (allowed, ink.muted)])
+            groups.append([("over ", ink.muted), (fmt.big(view.over), style), (allowed, ink.muted)])
         return fitting(groups, width)
 
 
 class LoadPane(Painted):
+    """What is asked for, what is issued, what comes back; and what waits. Rates are of the last ten seconds."""
+
     def __init__(self, store: FleetStore, *, id: str | None = None) -> None:
-        super().__init__(3, id=id)
+        super().__init__(4, id=id)
         self._store = store
         self.border_title = "Load"
 
@@ -111,22 +118,21 @@ class LoadPane(Painted):
             return [strip_of(self._one_line(snap), width)]
         slope_style = ink.warn if snap.backlog_slope > 1 and snap.backlog > 0 else ink.muted
         rates: list[Run] = [
-            ("target ", ink.muted), (fmt.rate(snap.target_qps), ink.bold), ("  offered ", ink.muted),
-            (fmt.rate(snap.offered_qps), ink.plain), ("  done ", ink.muted), (fmt.rate(snap.completed_qps), ink.plain),
-            (" qps", ink.muted),
+            ("target ", ink.muted), *self._target(snap), ("  offered ", ink.muted), (fmt.rate(snap.offered_qps), ink.plain),
+            ("  done ", ink.muted), (fmt.rate(snap.completed_qps), ink.plain), (" qps", ink.muted),
         ]  # fmt: skip
-        flow = fitting(
+        issue = [
+            [("scheduled ", ink.muted), (fmt.rate(snap.scheduled_qps), ink.plain)],
+            [("  issue lag p99 ", ink.muted), (fmt.millis(snap.issue_lag_p99_ms), ink.plain)],
+            [("  p50 ", ink.muted), (fmt.millis(snap.issue_lag_p50_ms), ink.plain)],
+        ]
+        flow = [
+            [("in flight ", ink.muted), (fmt.count(snap.in_flight), ink.plain)],
             [
-                [("in flight ", ink.muted), (fmt.count(snap.in_flight), ink.plain)],
-                [
-                    ("  backlog ", ink.muted),
-                    (fmt.count(snap.backlog), ink.plain),
-                    (f" ({fmt.signed(snap.backlog_slope, 0)}/s)", slope_style),
-                ],
-                [("  lag p99 ", ink.muted), (fmt.millis(snap.issue_lag_p99_ms), ink.plain)],
+                ("  backlog ", ink.muted), (fmt.count(snap.backlog), ink.plain),
+                (f" ({fmt.signed(snap.backlog_slope, 0)}/s)", slope_style),
             ],
-            width,
-        )
+        ]  # fmt: skip
         number, _, unit = fmt.big(snap.tokens_per_s).partition(" ")
         tokens: list[Run] = [(number, ink.bold), (f" {unit}tok/s", ink.muted)]
         if snap.redispatched:
@@ -135,7 +141,16 @@ class LoadPane(Painted):
             tokens += [("  failed ", ink.muted), (fmt.count(snap.failed), ink.bad)]
         if snap.acts:
             tokens += [(f"  ACTS {snap.acts}", ink.warn)]
-        return [strip_of(line, width) for line in (rates, flow, tokens)]
+        lines = [rates, fitting(issue, width), fitting(flow, width), tokens]
+        return [strip_of(line, width) for line in lines][:height]
+
+    def _target(self, snap: FleetSnapshot) -> list[Run]:
+        """With where a ramp is going and how long it still takes."""
+        ink = self.inks
+        now: list[Run] = [(fmt.rate(snap.target_qps), ink.bold)]
+        if snap.ramp_to_qps > 0:
+            now.append((f"→{fmt.rate(snap.ramp_to_qps)} in {fmt.age(snap.ramp_left_s)}", ink.warn))
+        return now
 
     def _one_line(self, snap: FleetSnapshot) -> list[Run]:
         ink, states = self.inks, self._store.count_states()
@@ -177,14 +192,13 @@ class StragglerPane(Painted):
             lines.append(strip_of([("▲ the whole fleet is slow: no replica is singled out", ink.warn)], width))
         note = snap.straggler_note if snap is not None and not store.ended else ""
         why = [strip_of([(text, ink.muted)], width) for text in textwrap.wrap(note, width)[:2]]
-        faults = self._faults()
+        faults = tables.faults(store)
         lines += [self._fault(position, width) for position in faults[: max(0, height - len(lines) - len(why) - 1)]]
         if snap is not None and not store.ended:
             lines += [strip_of([(f"▲ {node}: its replicas are slow together", ink.warn)], width) for node in snap.slow_nodes]
         if not why and not faults and not (snap and (snap.slow_nodes or snap.fleet_slow)) and self._judging():
             why = [strip_of([("no straggler, nobody missing", ink.muted)], width)]
-        lines = [*lines[: height - len(why)], *why]
-        return lines[:height] + [Strip.blank(width)] * (height - len(lines))
+        return [*lines[: height - len(why)], *why]
 
     def _judging(self) -> bool:
         """Load runs and its replicas are compared: only then is their silence good news."""
@@ -203,15 +217,6 @@ class StragglerPane(Painted):
             lines[-1].append((text + " ", ink.states[name]))
         return [strip_of(line, width) for line in lines]
 
-    def _faults(self) -> list[int]:
-        store = self._store
-        flagged = [store.index[slot] for slot in (store.snapshot.slow if store.snapshot else []) if slot in store.index]
-        slow = [at for at in flagged if int(store.state[at]) != STOPPED_CODE]
-        beyond = [int(at) for at in np.flatnonzero(store.outliers() & (store.state == READY_CODE))]
-        slow += sorted(beyond, key=lambda at: -float(store.floats("z")[at]))
-        gone = [at for at in range(len(store.slots)) if store.state_name(at) in ("LOST", "REJECTED", "SUSPECT", "EVICTED")]
-        return slow + [at for at in gone if at not in slow]
-
     def _fault(self, at: int, width: int) -> Strip:
         store, ink = self._store, self.inks
         name = store.state_name(at)
@@ -220,10 +225,13 @@ class StragglerPane(Painted):
         age = "" if name == "READY" else fmt.age(store.age_s(at))
         if name in ("SLOW", "READY"):
             ratio, z = float(store.floats("ratio")[at]), float(store.floats("z")[at])
-            runs += [
-                ("" if math.isnan(ratio) else f" {ratio:5.2f}x", ink.plain),
-                ("" if math.isnan(z) else f"  z {fmt.signed(z).lstrip('+'):>4}", ink.muted),
+            cause = likely_cause(store, at)
+            groups: list[list[Run]] = [
+                [("" if math.isnan(ratio) else f" {ratio:5.2f}x", ink.plain)],
+                [(f"  {cause}", ink.warn)] if cause else [],
+                [("" if math.isnan(z) else f"  z {fmt.signed(z).lstrip('+'):>4}", ink.muted)],
             ]
+            runs += fitting(groups, width - size_of(runs) - len(age) - 1)
         else:
             runs += [(" " + fmt.clause(store.slots[at].reason or "", max(0, width - 28)), ink.muted)]
         return strip_of(spread(runs, [(age, ink.muted)], width), width)

@@ -10,12 +10,13 @@ from typing import Final
 
 from textual.strip import Strip
 
+from console.store import tables
 from console.store.fleet import FleetStore
 from console.store.latency import QUANTILES, Metric, Span, Tail, latency, samples, tail_of, tail_shares
 from console.widgets import fmt
 from console.widgets.histogram import percent
 from console.widgets.paint import Painted, Run, fitting, strip_of
-from console.widgets.sla import NEAR_FRACTION, judged
+from console.widgets.sla import judged
 from harness.wire.control import SlaView
 from harness.wire.inquiry import LatencyDetail, SlaDetail
 
@@ -34,30 +35,16 @@ class SlaChoice:
     by_node: bool = False
 
     def span_text(self, store: FleetStore) -> str:
-        if self.span == "whole":
-            return "whole attempt"
-        window_s = self.detail.window_s if self.detail else store.spec.metrics.window_s if store.spec else 60.0
-        return f"last {window_s:.0f} s"
+        return "whole attempt" if self.span == "whole" else f"last {self.window_s(store):.0f} s"
 
-
-class Titled(Painted):
-    """A pane whose title changes: written only when it has, because a title paints its whole widget."""
-
-    _titled = ""
-
-    def entitle(self, title: str) -> None:
-        if title != self._titled:
-            self._titled = self.border_title = title
-
-
-def filled(lines: list[Strip], width: int, height: int) -> list[Strip]:
-    return lines[:height] + [Strip.blank(width)] * (height - len(lines))
+    def window_s(self, store: FleetStore) -> float:
+        return self.detail.window_s if self.detail is not None else tables.window_s(store)
 
 
 # --- budget ------------------------------------------------------------------------------------------------
 
 
-class BudgetPane(Titled):
+class BudgetPane(Painted):
     """A line for each limit: samples over it against what early stopping accepts, and where the end is heading."""
 
     def __init__(self, store: FleetStore, note: Callable[[], tuple[str, bool]], *, id: str | None = None) -> None:
@@ -77,7 +64,7 @@ class BudgetPane(Titled):
         text, urgent = self._note()
         told = [strip_of([(part, ink.warn if urgent else ink.faint)], width) for part in textwrap.wrap(text, max(10, width))]
         self.set_lines(max(3, len(lines) + len(told)))
-        return filled([*lines, *told], width, height)
+        return [*lines, *told]
 
     def _line(self, name: str, view: SlaView, width: int) -> list[Run]:
         ink = self.inks
@@ -88,7 +75,7 @@ class BudgetPane(Titled):
             more = f"{fmt.count(view.needed)} more samples before a verdict is possible"
             return [*head, (more, ink.muted)]
         used = view.over / view.over_allowed if view.over_allowed > 0 else math.nan
-        glyph, style = ("×", ink.bad) if used > 1 else ("▲", ink.warn) if used > NEAR_FRACTION else ("●", ink.good)
+        glyph, style = ("×", ink.bad) if used > 1 else ("▲", ink.warn) if used > tables.NEAR_FRACTION else ("●", ink.good)
         left = view.over_allowed - view.over
         word = f"{fmt.big(left)} left" if left >= 0 else f"{fmt.big(-left)} too many"
         over: list[Run] = [("over ", ink.muted), (f"{fmt.big(view.over):>6}", ink.plain), (" of ", ink.muted)]
@@ -110,7 +97,7 @@ class BudgetPane(Titled):
 # --- percentiles -------------------------------------------------------------------------------------------
 
 
-class PercentilePane(Titled):
+class PercentilePane(Painted):
     """p50 … p99.9 of both latencies for both spans, each with its share of the limit. Without a detailed answer, what
     snapshots carry of it (no p95)."""
 
@@ -121,8 +108,7 @@ class PercentilePane(Titled):
     def draw(self, width: int, height: int) -> list[Strip]:
         ink, choice = self.inks, self._choice
         self.entitle("Percentiles and share of the limit")
-        window_s = choice.detail.window_s if choice.detail else 60.0
-        spans: tuple[tuple[Span, str], ...] = (("window", f"{window_s:.0f} s"), ("whole", "whole"))
+        spans: tuple[tuple[Span, str], ...] = (("window", f"{choice.window_s(self._store):.0f} s"), ("whole", "whole"))
         cell = min(16, max(12, (width - 6) // 4))
         heads: list[Run] = [(" " * 6, ink.muted)]
         columns = []
@@ -141,7 +127,7 @@ class PercentilePane(Titled):
         limits: list[Run] = [("limit ", ink.muted)]
         for _, _, limit_ms in columns:
             limits.append((f"{fmt.millis(limit_ms) if limit_ms else 'none':>{cell - 6}}      ", ink.style("chart-limit")))
-        return filled([*lines, strip_of(limits, width), strip_of(counts, width)], width, height)
+        return [*lines, strip_of(limits, width), strip_of(counts, width)]
 
     def _cell(self, value_ms: float, limit_ms: float | None, decides: bool, cell: int) -> list[Run]:
         ink = self.inks
@@ -168,7 +154,7 @@ class PercentilePane(Titled):
 # --- parts of TTFT -----------------------------------------------------------------------------------------
 
 
-class PartsPane(Titled):
+class PartsPane(Painted):
     def __init__(self, choice: SlaChoice, *, id: str | None = None) -> None:
         super().__init__(8, id=id)
         self._choice = choice
@@ -179,7 +165,7 @@ class PartsPane(Titled):
         if detail is None or not detail.parts_n:
             self.entitle(title)
             why = self._choice.missing or "not known: a head splits TTFT as samples end, a replay does not"
-            return filled([strip_of([(part, ink.muted)], width) for part in textwrap.wrap(why, width)], width, height)
+            return [strip_of([(part, ink.muted)], width) for part in textwrap.wrap(why, width)]
         self.entitle(f"{title} · last {detail.window_s:.0f} s")
         wide = width >= 66  # with the median
         room = max(0, min(24, width - 14 - (4 if wide else 3) * 9 - 8))
@@ -196,7 +182,7 @@ class PartsPane(Titled):
         together = self._cells("together", fmt.millis(mean_ms), "" if wide else None, "", fmt.millis(tail_ms))
         of = f"{fmt.count(detail.parts_n)} samples; tail: the slowest {fmt.count(detail.parts_tail_n)}, mean"
         lines += [strip_of([(text, ink.muted)], width) for text in (together, of)]
-        return filled(lines, width, height)
+        return lines
 
     @staticmethod
     def _cells(name: str, mean: str, median: str | None, p99: str, tail: str) -> str:
@@ -206,7 +192,7 @@ class PartsPane(Titled):
 # --- the tail by replica -----------------------------------------------------------------------------------
 
 
-class TailPane(Titled):
+class TailPane(Painted):
     """Replicas or nodes by their share of the samples over the limit, beside the share they would have were all alike."""
 
     def __init__(self, store: FleetStore, choice: SlaChoice, *, id: str | None = None) -> None:
@@ -228,9 +214,9 @@ class TailPane(Titled):
         self.entitle(f"{NAMES[choice.metric]} samples {limit} by {who} · {choice.span_text(self._store)}")
         if tail is None:
             why = choice.missing or ("the fleet has just changed" if view is not None else "")
-            return filled([strip_of([(part, ink.muted)], width) for part in textwrap.wrap(why, width)], width, height)
+            return [strip_of([(part, ink.muted)], width) for part in textwrap.wrap(why, width)]
         if not tail.total:
-            return filled([strip_of([("● none", ink.good)], width)], width, height)
+            return [strip_of([("● none", ink.good)], width)]
         room = max(6, min(40, width - 15 - 7 - 9 - 10 - 8 - (12 if choice.span == "whole" else 0) - 3))
         lines = [strip_of(self._heads(who, room), width)]
         fits = max(1, height - 2)
@@ -255,7 +241,7 @@ class TailPane(Titled):
             [(f"first {first}: {percent(tail.share_of_first(first))}", ink.plain), (f" of {fmt.count(tail.total)}", ink.muted)],
             [(f" · {fmt.count(more)} more {who}s with some" if more > 0 else "", ink.muted)],
         ]
-        return filled([*lines, strip_of(fitting(told, width), width)], width, height)
+        return [*lines, strip_of(fitting(told, width), width)]
 
     def _heads(self, who: str, room: int) -> list[Run]:
         ink = self.inks

@@ -12,11 +12,9 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from harness.metrics.histogram import EDGES_MS, cells_of, enough_for, value_at
+from harness.metrics.histogram import EDGES_MS, cells_of, quantiles
 from harness.metrics.sla import SlaWatch
 from harness.wire.inquiry import LatencyDetail
-
-_QUANTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p99.9": 0.999}
 
 
 def latency_detail(watch: SlaWatch, now_s: float, without: list[int]) -> LatencyDetail:
@@ -25,20 +23,20 @@ def latency_detail(watch: SlaWatch, now_s: float, without: list[int]) -> Latency
     windows, shares, limited = watch.windows, watch.shares, watch.limit.limit_ms is not None
     window, whole = windows.window_counts, windows.whole_counts
     first, end = _used(whole)
-    window_ms = _percentiles(window)
+    window_ms = quantiles(window)
     return LatencyDetail(
         limit_ms=watch.limit.limit_ms,
         edges_ms=EDGES_MS[first : end + 1].tolist() if end > first else [],
         window=window[first:end].tolist(),
         whole=whole[first:end].tolist(),
         window_ms=window_ms,
-        whole_ms=_percentiles(whole),
+        whole_ms=quantiles(whole),
         window_n=int(window.sum()),
         whole_n=int(whole.sum()),
         over_window=_column(shares.window) if limited else _above_p99(watch, window_ms),
         over_whole=_column(shares.whole) if limited else b"",
         samples_whole=_column(shares.samples),
-        without_p99_ms=_percentiles(windows.window_without(without)).get("p99", math.nan) if without else math.nan,
+        without_p99_ms=quantiles(windows.window_without(without)).get("p99", math.nan) if without else math.nan,
     )
 
 
@@ -46,12 +44,6 @@ def _used(counts: npt.NDArray[np.int64]) -> tuple[int, int]:
     """First cell in use and the one after the last; whatever is in the window is in the whole attempt too."""
     used = np.flatnonzero(counts)
     return (int(used[0]), int(used[-1]) + 1) if len(used) else (0, 0)
-
-
-def _percentiles(counts: npt.NDArray[np.int64]) -> dict[str, float]:
-    cumulative = np.cumsum(counts)
-    n = int(cumulative[-1])
-    return {name: value_at(cumulative, q) for name, q in _QUANTILES.items() if enough_for(n, q)}
 
 
 def _above_p99(watch: SlaWatch, window_ms: dict[str, float]) -> bytes:

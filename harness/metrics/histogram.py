@@ -17,6 +17,7 @@ from harness.wire.control import Percentiles
 CELLS = 896
 GROWTH = 1.02
 FIRST_MS = 0.02
+QUANTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p99.9": 0.999}
 
 _LOG_GROWTH = math.log(GROWTH)
 _LOG_FIRST = math.log(FIRST_MS)
@@ -70,6 +71,13 @@ def exact_percentile(values_ms: npt.NDArray[np.floating], q: float) -> float:
         return math.nan
     rank = min(int(len(finite) * q), len(finite) - 1)
     return float(np.partition(finite, rank)[rank])
+
+
+def quantiles(counts: Counts) -> dict[str, float]:
+    """p50 to p99.9 by name, those for which there are enough samples."""
+    cumulative = np.cumsum(counts, dtype=np.int64)
+    n = int(cumulative[-1])
+    return {name: value_at(cumulative, q) for name, q in QUANTILES.items() if enough_for(n, q)}
 
 
 def percentiles(counts: Counts) -> Percentiles:

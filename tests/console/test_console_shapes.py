@@ -29,12 +29,23 @@ def test_heat_map_cells_grow_with_the_room(nodes: int, rows: int, width: int, ro
 
 @pytest.mark.parametrize("nodes", [1, 2, 7, 63, 64, 65, 200, 600])
 @pytest.mark.parametrize("rows", [1, 2, 8])
-def test_heat_map_plans_show_each_node_once_or_say_how_many_are_not(nodes: int, rows: int) -> None:
+def test_heat_map_plans_have_a_place_for_each_node(nodes: int, rows: int) -> None:
     for width in (20, 68, 139):
         plan = plan_of(nodes, rows, width, 13)
-        assert 1 <= plan.shown <= nodes
+        assert nodes <= plan.shown * plan.stack < nodes + plan.stack
         assert plan.cell * plan.across <= width
         assert (plan.bands - 1) * plan.across < nodes
+
+
+async def test_where_nodes_share_a_cell_the_worst_of_them_is_shown(make_app: AppMaker) -> None:
+    app = make_app(ScriptedFleet(nodes=512))
+    async with app.run_test(size=(120, 36)) as pilot:
+        await settle(pilot, app)
+        heat = text_of(app.screen.heat)  # type: ignore[attr-defined]
+        assert "a cell: the worst of" in heat
+        lines = heat.splitlines()
+        assert "⊘" in lines[1]  # node012/gpu1
+        assert "×" in lines[0]  # node010/gpu0
 
 
 async def test_every_replica_of_a_fleet_of_single_gpu_nodes_has_a_cell(make_app: AppMaker) -> None:

@@ -109,6 +109,10 @@ class RunHandle:
         with HeadClient.of_run(self.folder.path, operator="test") as client:
             return client.command(name, args, reason=reason)
 
+    def kill_head(self) -> None:
+        kill(self.head_pid)
+        os.waitpid(self.head_pid, 0)
+
     def wait(self, what: str, true: Callable[[], Any], within_s: float = 20.0) -> Any:
         deadline = time.monotonic() + within_s
         while True:

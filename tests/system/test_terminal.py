@@ -24,7 +24,9 @@ class Terminal:
         self._tmux = ["tmux", "-L", name, "-f", "/dev/null"]
         settings = [part for key, value in env.items() for part in ("-e", f"{key}={value}")]
         size = ["-x", str(columns), "-y", str(rows)]
-        subprocess.run([*self._tmux, "new-session", "-d", *size, *settings, shlex.join(command)], check=True, timeout=10)
+        # What a test runner says of its own terminal must not be believed of this one.
+        own = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
+        subprocess.run([*self._tmux, "new-session", "-d", *size, *settings, shlex.join(command)], check=True, timeout=10, env=own)
 
     def screen(self) -> str:
         return subprocess.run([*self._tmux, "capture-pane", "-p"], capture_output=True, text=True, timeout=10, check=False).stdout
@@ -83,7 +85,19 @@ def test_keys_change_the_rate_and_a_closed_terminal_leaves_the_run_alone(runs: P
         while "act.set_rate" not in folder.journal.read_text():
             assert time.monotonic() < deadline, terminal.screen()
             time.sleep(0.1)
-        terminal.press("q")
+        terminal.press("2", "/", "g", "0", "Enter")
+        assert "node000/gpu3" not in terminal.wait("1 of 4")
+        terminal.press("Enter")
+        terminal.wait("Fleet ▸ node000/gpu0")
+        terminal.press("Escape")
+        for key, text in (("3", "What TTFT is made of" if columns > 100 else "TTFT"), ("4", "following"), ("5", "newest first")):
+            terminal.press(key)
+            terminal.wait(text)
+        terminal.press("1", ":", *"theme", "Space", *"amber", "Enter")
+        terminal.wait("Replicas")
+        terminal.press("?")
+        terminal.wait("type to filter")
+        terminal.press("Escape", "q")
         terminal.wait("running")
         terminal.close()  # the terminal goes away: the run does not
         time.sleep(1)

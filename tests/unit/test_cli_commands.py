@@ -115,6 +115,7 @@ def test_help_and_acts_start_without_the_heavy_libraries() -> None:
         (["run", "demo"], "needs a terminal, and this is none: use `--no-console`"),
         (["rate", "fast"], "'fast' is not a number"),
         (["rate", "0"], "must be more than 0"),
+        (["rate", "5", "--ramp", "4000"], "0 (at once) to 3,600 seconds"),
         (["drain", "gpu3"], "slots are written node003/gpu1"),
         (["stop"], "no run is going on"),
         (["show", "nothing"], "no runs in"),

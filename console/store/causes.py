@@ -1,0 +1,22 @@
+"""The likely cause beside a straggler, in a few words, from what replicas report themselves. A hint, never a reason to evict."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from console.store.fleet import FleetStore
+
+KV_FULL: Final = 0.95
+YOUNG_S: Final = 120.0
+
+
+def likely_cause(store: FleetStore, at: int) -> str:
+    """Empty when nothing that is known here explains it."""
+    snap = store.snapshot
+    if snap is not None and store.node_names[int(store.node_of[at])] in snap.slow_nodes:
+        return "whole node"
+    if float(store.floats("kv_use")[at]) >= KV_FULL:
+        return "KV cache full"
+    if int(store.ints("restarts")[at]) > 0 and float(store.floats("state_age_s")[at]) < YOUNG_S:
+        return "just restarted"
+    return ""

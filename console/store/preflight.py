@@ -1,0 +1,208 @@
+"""What must hold before a start: what `paceline doctor` looks at, and what this very spec needs of this machine.
+
+Each probe looks, changes nothing, and answers with a Check: ok, a note, or a failure with the next step. They take from
+microseconds to a second (LoadGen is imported in a process of its own) and as long as a dataset is large: call them in a
+thread. Those that do not depend on the spec are remembered until somebody asks to check again.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+from urllib.parse import urlsplit
+
+from console.store.launching import plan_of
+from harness import doctor
+from harness.doctor import Check
+from harness.records.layout import runs_root
+from harness.spec import RunSpec
+
+#: Measured: a head, a driver or a worker with synthetic replicas holds 80 to 120 MB.
+PROCESS_MB: Final = 120
+#: Synthetic replicas that a core carries beside head and driver; the demo's 64 on two cores are comfortable.
+REPLICAS_A_CORE: Final = 64
+REACH_WITHIN_S: Final = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    name: str
+    ask: Callable[[], Check]
+    of_machine: bool = False
+
+    def answer(self) -> Check:
+        """A probe that cannot look is a finding, not the end of whoever asks."""
+        try:
+            return self.ask()
+        except Exception as error:
+            return Check(self.name, None, f"could not be looked at: {type(error).__name__}: {error}")
+
+
+def probes(spec: RunSpec) -> list[Probe]:
+    """In the order in which they are worth knowing."""
+    machine: list[Callable[[], Check]] = [
+        doctor.python, doctor.libraries, doctor.loadgen, doctor.loopback_port, doctor.clock_resolution,
+        doctor.clock_synchronised, _terminal, doctor.locale,
+    ]  # fmt: skip
+    names = ("python", "libraries", "loadgen", "loopback", "clock", "time sync", "terminal", "locale")
+    own = [
+        Probe("cluster", lambda: cluster(spec)),
+        Probe("fleet", lambda: fleet(spec)),
+        Probe("memory", lambda: memory(spec)),
+        Probe("open files", lambda: open_files(spec)),
+        Probe("ports", lambda: ports(spec)),
+        Probe("keys", keys, of_machine=True),
+        Probe("engine", lambda: doctor.engine(spec.fleet.engine)),
+        Probe("dataset", lambda: dataset(spec)),
+        Probe("runs folder", lambda: runs_folder(spec)),
+        *(Probe("metrics", lambda url=url: source(url)) for url in metric_sources(spec)),  # type: ignore[misc]
+    ]
+    return [*own, *(Probe(name, ask, of_machine=True) for name, ask in zip(names, machine, strict=True))]
+
+
+def _terminal() -> Check:
+    return doctor.terminal(tty=True)
+
+
+def cluster(spec: RunSpec) -> Check:
+    if spec.cluster.kind == "local":
+        return Check("cluster", True, "local: workers are processes of this machine")
+    return Check(
+        "cluster",
+        False,
+        f"{spec.cluster.kind}: a fleet of pods cannot be started from here yet",
+        "set cluster.kind = local, or write the manifests and start the head beside the pods",
+    )
+
+
+def fleet(spec: RunSpec, usable: int | None = None) -> Check:
+    """Whether the cores carry a local fleet: its latencies hold the wait for a core."""
+    able = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = able if usable is None else usable
+    plan = plan_of(spec)
+    workers = f"{plan.workers:,d} worker{'s' * (plan.workers != 1)}"
+    detail = f"{plan.replicas:,d} replicas in {workers} on {cores} core{'s' * (cores != 1)}"
+    if plan.replicas > REPLICAS_A_CORE * cores:
+        most = REPLICAS_A_CORE * cores
+        fix = f"fleet.nodes or fleet.replicas_per_node lower (about {most:,d} replicas go well here), or expect slow replicas"
+        return Check("fleet", None, f"{detail}: step times will hold the wait for a core", fix)
+    if cores < doctor.CORES_FOR_LOCAL_FLEET:
+        return Check("fleet", None, f"{detail}: head and driver need one each at full load", doctor.cpus(cores).fix)
+    return Check("fleet", True, detail)
+
+
+def memory(spec: RunSpec, available_mb: float | None = None) -> Check:
+    free = _available_mb() if available_mb is None else available_mb
+    if free is None:
+        return Check("memory", None, "cannot be known here how much is free")
+    plan, share = plan_of(spec), spec.fleet.slots_per_process
+    engines = spec.fleet.nodes * -(-spec.fleet.replicas_per_node // share) if share else plan.workers
+    need = (2 + plan.workers + engines) * PROCESS_MB
+    detail = f"{free / 1024:,.1f} GB free, about {need / 1024:,.1f} GB needed"
+    if need > free:
+        return Check("memory", False, detail, "fewer nodes, or cluster.nodes_per_worker higher: a worker can stand for many")
+    return Check("memory", True, detail)
+
+
+def _available_mb() -> float | None:
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+    except OSError:
+        return None
+    found = next((line.split()[1] for line in lines if line.startswith("MemAvailable:")), None)
+    return int(found) / 1024 if found is not None else None
+
+
+def open_files(spec: RunSpec, hard: int | None = None) -> Check:
+    import resource
+
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1] if hard is None else hard
+    need = doctor.FILES_BASE + doctor.FILES_PER_REPLICA * spec.expected_replicas
+    if limit == resource.RLIM_INFINITY:
+        return Check("open files", True, f"unlimited, {need:,d} needed")
+    detail = f"at most {limit:,d}, {need:,d} needed"
+    if limit < need:
+        return Check("open files", False, detail, f"ulimit -Hn {need}, or LimitNOFILE={need} in the service")
+    return Check("open files", True, detail)
+
+
+def ports(spec: RunSpec) -> Check:
+    from harness.wire.sockets import why_no_listening
+
+    refusal = why_no_listening(spec.cluster.bind)
+    if refusal:
+        return Check("ports", False, f"{spec.cluster.bind} cannot be listened on: {refusal}", "cluster.bind: an address of here")
+    return Check("ports", True, f"{spec.cluster.bind} can be listened on; ports are taken as they are free")
+
+
+def keys() -> Check:
+    import zmq
+
+    try:
+        made = bool(zmq.has("curve")) and len(zmq.curve_keypair()) == 2
+    except zmq.ZMQError as error:
+        return Check("keys", False, f"no CURVE keys can be made: {error}", "install pyzmq with libsodium (its wheels have it)")
+    if not made:
+        return Check("keys", False, "this pyzmq has no CURVE", "install pyzmq from its wheels: they are built with libsodium")
+    return Check("keys", True, "CURVE keys can be made; each run gets its own")
+
+
+def dataset(spec: RunSpec) -> Check:
+    """Reads it whole, as the driver will."""
+    from console.cli.errors import BadInput
+    from console.cli.launch import read_dataset
+    from harness.datasets import DatasetError
+
+    data = spec.dataset
+    try:
+        found = read_dataset(spec)
+    except (DatasetError, BadInput, OSError) as error:
+        return Check("dataset", False, str(error), "set dataset.path, dataset.kind or load.performance_samples right")
+    if data.kind == "lengths":
+        return Check("dataset", True, f"{data.samples or found:,d} made-up samples" if found or data.samples else "made up")
+    return Check("dataset", True, f"{found:,d} samples read from {data.path}")
+
+
+def runs_folder(spec: RunSpec) -> Check:
+    root = runs_root(spec.record.dir)
+    at = next(folder for folder in (root, *root.parents) if folder.exists())
+    if not at.is_dir() or not os.access(at, os.W_OK):
+        return Check("runs folder", False, f"{at} cannot be written", "set record.dir or PACELINE_RUNS to a folder of yours")
+    free_gb, need_gb = shutil.disk_usage(at).free / 1e9, plan_of(spec).record_bytes / 1e9
+    detail = f"{free_gb:,.1f} GB free in {root}"
+    if free_gb < spec.record.min_free_gb:
+        fix = "free some space, or set record.dir to another disk"
+        return Check("runs folder", False, f"{detail}; record.min_free_gb asks for {spec.record.min_free_gb:g}", fix)
+    if need_gb == need_gb and free_gb < need_gb + spec.record.min_free_gb:
+        return Check("runs folder", None, f"{detail}; the record may take {need_gb:,.1f} GB", "free some space before the end")
+    return Check("runs folder", True, detail)
+
+
+def metric_sources(spec: RunSpec) -> Iterator[str]:
+    """Addresses anywhere under [metrics]."""
+    waiting: list[object] = [spec.metrics.model_dump()]
+    while waiting:
+        value = waiting.pop(0)
+        if isinstance(value, dict):
+            waiting += value.values()
+        elif isinstance(value, list | tuple):
+            waiting += value
+        elif isinstance(value, str) and value.startswith(("http://", "https://")):
+            yield value
+
+
+def source(url: str) -> Check:
+    """A connection is enough: what it answers shows in the run."""
+    parts = urlsplit(url)
+    port = parts.port or (443 if parts.scheme == "https" else 80)
+    try:
+        with socket.create_connection((parts.hostname or "", port), timeout=REACH_WITHIN_S):
+            return Check("metrics", True, f"{url} can be reached")
+    except OSError as error:
+        why = error.strerror or str(error) or "no answer"
+        return Check("metrics", None, f"{url} cannot be reached: {why}", "the run goes without these metrics, or set the address")

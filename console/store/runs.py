@@ -1,0 +1,349 @@
+"""All runs of a folder as rows: what each was, how it ended, what it measured. Read from run.json alone, save for its size.
+
+Blocking: screens call it in a thread and take rows as they come. A row that was read before is taken again as long as its
+run.json and its head are as they were, so looking at 300 runs every few seconds costs 300 calls of stat. A folder that
+cannot be read is a row as well, with the reason: a run that vanishes from its list is looked for in vain.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from harness.cluster.local import head_alive
+from harness.records.errors import RecordError
+from harness.records.layout import RunFolder
+from harness.records.runfile import AttemptRecord, RunFile, read_run
+from harness.wire.states import RUN_ENDED
+
+State = Literal["running", "ended", "head gone", "damaged"]
+#: Files that make a folder a run's, even when its run.json is not there.
+_SIGNS: Final = ("run.json", "spec.json", "journal.jsonl", "head.json")
+
+
+@dataclass(slots=True)
+class RunRow:
+    """NaN and "" where the record does not say."""
+
+    path: Path
+    name: str
+    state: State
+    phase: str = ""
+    problem: str = ""
+    synthetic: bool = False
+    started_unix: float = math.nan
+    ended_unix: float = math.nan
+    model: str = ""
+    scenario: str = ""
+    kind: str = ""
+    nodes: int = 0
+    per_node: int = 0
+    attempts: int = 0
+    target_qps: float = math.nan
+    completed_qps: float = math.nan
+    tokens_per_s: float = math.nan
+    ttft_p99_ms: float = math.nan
+    tpot_p99_ms: float = math.nan
+    ttft_limit_ms: float | None = None
+    tpot_limit_ms: float | None = None
+    verdict: str = ""
+    reasons: list[str] = field(default_factory=list)
+    acts: int = 0
+    size_bytes: float = math.nan
+    stamp: tuple[int, bool] = (0, False)  # run.json's time and whether a head lived, when this was read
+
+    @property
+    def replicas(self) -> int:
+        return self.nodes * self.per_node
+
+    @property
+    def when_unix(self) -> float:
+        return self.started_unix if not math.isnan(self.started_unix) else self.stamp[0] / 1e9
+
+    @property
+    def outcome(self) -> str:
+        """In a word or two."""
+        if self.state == "running":
+            return self.phase or "running"
+        return {"damaged": "damaged", "head gone": "head gone"}.get(self.state) or self.verdict or self.phase
+
+
+def scan(root: Path, known: dict[Path, RunRow]) -> Iterator[RunRow]:
+    """Newest run.json first. Rows of `known` that still hold are given again."""
+    found = []
+    try:
+        entries = list(os.scandir(root))
+    except OSError:
+        return
+    for entry in entries:
+        changed = _changed(Path(entry.path)) if entry.is_dir() else None
+        if changed is not None:
+            found.append((changed, Path(entry.path)))
+    for changed_ns, path in sorted(found, reverse=True):
+        folder = RunFolder(path)
+        stamp = (changed_ns, head_alive(folder))
+        before = known.get(path)
+        if before is not None and before.stamp == stamp:
+            yield before
+        else:
+            yield read_row(folder, stamp)
+
+
+def _changed(path: Path) -> int | None:
+    """When its run.json (else another file of a run) last changed; None: not a run's folder."""
+    for name in _SIGNS:
+        try:
+            return (path / name).stat().st_mtime_ns
+        except OSError:
+            continue
+    return None
+
+
+def read_row(folder: RunFolder, stamp: tuple[int, bool]) -> RunRow:
+    row = RunRow(folder.path, folder.name, "damaged", stamp=stamp)
+    try:
+        run = read_run(folder.path)
+    except RecordError as error:
+        row.problem = error.reason
+        if stamp[1]:
+            row.state, row.problem = "running", ""
+        elif not folder.run_json.exists():
+            row.problem = "it has no run.json: its head never came up, or the file was removed"
+        return row
+    row.state = "ended" if run.phase in RUN_ENDED else "running" if stamp[1] else "head gone"
+    _fill(row, run)
+    return row
+
+
+def _fill(row: RunRow, run: RunFile) -> None:
+    spec = run.spec
+    row.phase, row.synthetic, row.verdict, row.reasons = run.phase, run.synthetic, run.verdict, list(run.reasons)
+    row.started_unix = run.started_unix or math.nan
+    row.ended_unix = run.ended_unix or math.nan
+    fleet, limits, load = (_table(spec, name) for name in ("fleet", "limits", "load"))
+    row.nodes, row.per_node = int(fleet.get("nodes") or 0), int(fleet.get("replicas_per_node") or 0)
+    row.model = str(_table(spec, "model").get("name") or "")
+    row.scenario, row.kind = str(load.get("scenario") or ""), str(load.get("kind") or "")
+    row.ttft_limit_ms, row.tpot_limit_ms = limits.get("ttft_p99_ms"), limits.get("tpot_p99_ms")
+    row.target_qps = float(load.get("target_qps") or math.nan)
+    row.attempts = len(run.attempts)
+    row.acts = max(run.acts, sum(attempt.acts for attempt in run.attempts))
+    if run.attempts:
+        last = run.attempts[-1]
+        row.scenario, row.kind, row.target_qps = last.scenario, last.kind, last.target_qps
+        figures = figures_of(last)
+        row.completed_qps, row.tokens_per_s = figures["completed_qps"], figures["tokens_per_s"]
+        row.ttft_p99_ms, row.tpot_p99_ms = figures["ttft_p99_ms"], figures["tpot_p99_ms"]
+        row.verdict = row.verdict or last.verdict
+        row.reasons = row.reasons or list(last.reasons)
+    if row.state == "head gone":
+        row.verdict = row.verdict or "CRASHED"
+        row.reasons = row.reasons or [f"its head ended in phase {run.phase} without ending the run"]
+
+
+def _table(spec: dict[str, Any], name: str) -> dict[str, Any]:
+    found = spec.get(name)
+    return found if isinstance(found, dict) else {}
+
+
+def figures_of(attempt: AttemptRecord) -> dict[str, float]:
+    """Its measured figures by name, whole attempt; NaN for those that the record does not have."""
+
+    def number(value: Any) -> float:
+        return float(value) if isinstance(value, int | float) else math.nan
+
+    latencies = {"ttft": attempt.ttft_ms, "tpot": attempt.tpot_ms, "latency": attempt.latency_ms}
+    parts = ("avg", "p50", "p90", "p99", "p99_9")
+    named = {f"{name}_{part}_ms": number(values.get(part)) for name, values in latencies.items() for part in parts}
+    rates = {name: number(attempt.rates.get(name)) for name in ("completed_qps", "issued_qps", "tokens_per_s", "duration_s")}
+    figures = {**rates, **named}
+    for name, value in attempt.results.items():  # the only ones that older records have
+        if math.isnan(figures.get(name, math.nan)):
+            figures[name] = number(value)
+    counts = ("issued", "completed", "failed", "lost", "redispatched")
+    return figures | {name: number(attempt.totals.get(name)) for name in counts}
+
+
+def size_of(path: Path) -> float:
+    """Bytes of all files of a run; of those that vanish meanwhile nothing."""
+    total, folders = 0, [str(path)]
+    while folders:
+        try:
+            entries = list(os.scandir(folders.pop()))
+        except OSError:
+            continue
+        for entry in entries:
+            try:
+                if entry.is_dir(follow_symlinks=False):
+                    folders.append(entry.path)
+                else:
+                    total += entry.stat(follow_symlinks=False).st_size
+            except OSError:
+                continue
+    return float(total)
+
+
+# --- order and filter ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class RunSort:
+    name: str
+    label: str
+    key: Callable[[RunRow], Any]
+    descending: bool = True
+
+
+SORTS: Final = (
+    RunSort("when", "newest first", lambda row: row.when_unix),
+    RunSort("name", "name", lambda row: row.name, descending=False),
+    RunSort("verdict", "verdict", lambda row: (row.outcome, -row.when_unix), descending=False),
+    RunSort("target", "target QPS", lambda row: row.target_qps),
+    RunSort("achieved", "achieved QPS", lambda row: row.completed_qps),
+    RunSort("tok/s", "tok/s", lambda row: row.tokens_per_s),
+    RunSort("ttft", "TTFT p99", lambda row: row.ttft_p99_ms),
+    RunSort("tpot", "TPOT p99", lambda row: row.tpot_p99_ms),
+    RunSort("acts", "acts", lambda row: row.acts),
+    RunSort("replicas", "replicas", lambda row: row.replicas),
+    RunSort("size", "size on disk", lambda row: row.size_bytes),
+)
+
+
+def ordered(rows: Iterable[RunRow], sort: RunSort, reverse: bool = False) -> list[RunRow]:
+    """Runs that go on stay on top of the newest-first order; what is not known comes last in any order."""
+    newest = sorted(rows, key=lambda row: row.when_unix, reverse=True)
+    unknown = [row for row in newest if isinstance(sort.key(row), float) and math.isnan(sort.key(row))]
+    known = [row for row in newest if row not in unknown] if unknown else newest
+    return [*sorted(known, key=sort.key, reverse=sort.descending != reverse), *unknown]
+
+
+_NUMBERS: Final[dict[str, Callable[[RunRow], float]]] = {
+    "qps": lambda row: row.target_qps,
+    "target": lambda row: row.target_qps,
+    "achieved": lambda row: row.completed_qps,
+    "tok/s": lambda row: row.tokens_per_s,
+    "ttft": lambda row: row.ttft_p99_ms,
+    "tpot": lambda row: row.tpot_p99_ms,
+    "acts": lambda row: row.acts,
+    "nodes": lambda row: row.nodes,
+    "replicas": lambda row: row.replicas,
+    "attempts": lambda row: row.attempts,
+}
+_COMPARED: Final = re.compile(r"([a-z/]+)(<=|>=|<|>|=)([0-9.]+)(s|ms|k|m)?")
+_UNIT: Final = {None: 1.0, "ms": 1.0, "s": 1000.0, "k": 1e3, "m": 1e6}
+
+
+class BadRunFilter(Exception):
+    """The text says what would be right."""
+
+
+Test = Callable[[RunRow], bool]
+
+
+def filter_of(text: str) -> Test:
+    """`valid server`, `a|b`, `!invalid`, `ttft>2500`, `qps>=100`, `acts>0`. Raises BadRunFilter."""
+    tests = [_either(word) for word in text.lower().split()]
+    return lambda row: all(test(row) for test in tests)
+
+
+def _either(word: str) -> Test:
+    parts = [_one(part) for part in word.split("|")]
+    return lambda row: any(test(row) for test in parts)
+
+
+def _one(part: str) -> Test:
+    if part.startswith("!"):
+        test = _one(part[1:])
+        return lambda row: not test(row)
+    if not any(sign in part for sign in "<>="):
+        return lambda row: part in row.name.lower() or any(word.startswith(part) for word in _words_of(row))
+    found = _COMPARED.fullmatch(part)
+    if found is None or found[1] not in _NUMBERS:
+        raise BadRunFilter(f"{part}: compare one of {', '.join(_NUMBERS)} with a number, as in ttft>2500 or acts>0")
+    value, limit = _NUMBERS[found[1]], float(found[3]) * _UNIT[found[4]]
+    if found[2] == "=":
+        return lambda row: value(row) == limit
+    above, with_it = found[2].startswith(">"), found[2].endswith("=")
+    return lambda row: (value(row) > limit if above else value(row) < limit) or (with_it and value(row) == limit)
+
+
+def _words_of(row: RunRow) -> list[str]:
+    """By their beginnings, so that `valid` is not `invalid`."""
+    fake = "synthetic" if row.synthetic else ""
+    return f"{row.state} {row.outcome} {row.phase} {row.scenario} {row.kind} {row.model} {fake}".lower().split()
+
+
+# --- comparing -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """One figure of several runs. `better` is +1 where more is better, -1 where less is, 0 where neither."""
+
+    name: str
+    unit: str
+    values: list[float]
+    better: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    runs: list[RunRow]
+    figures: list[Compared]
+    spec: list[tuple[str, list[str]]]  # fields that differ, as text
+    problems: list[str]
+
+
+_FIGURES: Final = (
+    ("target QPS", "qps", "target_qps", 0), ("achieved QPS", "qps", "completed_qps", 1), ("output", "tok/s", "tokens_per_s", 1),
+    ("output a replica", "tok/s", "tokens_per_s_replica", 1), ("TTFT p50", "ms", "ttft_p50_ms", -1),
+    ("TTFT p90", "ms", "ttft_p90_ms", -1), ("TTFT p99", "ms", "ttft_p99_ms", -1), ("TTFT p99.9", "ms", "ttft_p99_9_ms", -1),
+    ("TPOT p50", "ms", "tpot_p50_ms", -1), ("TPOT p90", "ms", "tpot_p90_ms", -1), ("TPOT p99", "ms", "tpot_p99_ms", -1),
+    ("TPOT p99.9", "ms", "tpot_p99_9_ms", -1), ("latency p50", "ms", "latency_p50_ms", -1),
+    ("latency p99", "ms", "latency_p99_ms", -1), ("duration", "s", "duration_s", 0), ("issued", "", "issued", 0),
+    ("completed", "", "completed", 0), ("failed", "", "failed", -1), ("lost", "", "lost", -1),
+    ("re-dispatched", "", "redispatched", -1), ("acts", "", "acts", -1), ("attempts", "", "attempts", 0),
+)  # fmt: skip
+
+
+def compare(rows: Sequence[RunRow]) -> Comparison:
+    """The last attempts of these runs, figure by figure, and the fields of their specs that differ. Blocking."""
+    figures: list[dict[str, float]] = []
+    specs: list[dict[str, str]] = []
+    problems = []
+    for row in rows:
+        own: dict[str, float] = {"acts": float(row.acts), "attempts": float(row.attempts), "target_qps": row.target_qps}
+        try:
+            run = read_run(row.path)
+        except RecordError as error:
+            problems.append(f"{row.name}: {error.reason}")
+            figures.append(own)
+            specs.append({})
+            continue
+        own |= figures_of(run.attempts[-1]) if run.attempts else {}
+        own["tokens_per_s_replica"] = own.get("tokens_per_s", math.nan) / row.replicas if row.replicas else math.nan
+        figures.append(own)
+        specs.append(dict(_flat(run.spec)))
+    compared = [Compared(name, unit, [own.get(key, math.nan) for own in figures], better) for name, unit, key, better in _FIGURES]
+    fields = dict.fromkeys(name for spec in specs for name in spec)
+    differing = [(name, [spec.get(name, "–") for spec in specs]) for name in fields]
+    return Comparison(
+        list(rows),
+        [one for one in compared if not all(math.isnan(value) for value in one.values)],
+        [(name, values) for name, values in differing if len(set(values)) > 1],
+        problems,
+    )
+
+
+def _flat(value: Any, dotted: str = "") -> Iterator[tuple[str, str]]:
+    if isinstance(value, dict) and value:
+        for key, inner in value.items():
+            yield from _flat(inner, f"{dotted}.{key}" if dotted else key)
+    else:
+        text = "none" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+        yield dotted, text

@@ -1,0 +1,274 @@
+"""The table of runs, and runs side by side."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from rich.style import Style
+from textual.strip import Strip
+
+from console.store.runs import SORTS, Compared, Comparison, RunRow, RunSort, Test, ordered
+from console.widgets import fmt
+from console.widgets.launching import outcome_mark
+from console.widgets.listing import LinesPane
+from console.widgets.paint import Paint, Run, strip_of
+from console.widgets.sla import judged
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    title: str
+    width: int
+    text: Callable[[RunRow], str]
+    right: bool = True
+
+
+def _load(row: RunRow) -> str:
+    kind = {"performance": "perf", "accuracy": "accuracy", "explore": "explore"}.get(row.kind, row.kind)
+    return f"{row.scenario} {kind}".strip() or fmt.UNKNOWN
+
+
+def _fleet(row: RunRow) -> str:
+    return f"{row.nodes}x{row.per_node}" if row.nodes else fmt.UNKNOWN
+
+
+def size_text(size_bytes: float) -> str:
+    """`67 MB`."""
+    if math.isnan(size_bytes):
+        return fmt.UNKNOWN
+    for limit, unit in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+        if size_bytes >= limit:
+            scaled = size_bytes / limit
+            return f"{scaled:.1f} {unit}" if scaled < 10 else f"{scaled:.0f} {unit}"
+    return f"{size_bytes:.0f} B"
+
+
+def when_text(unix: float) -> str:
+    return time.strftime("%m-%d %H:%M", time.localtime(unix)) if not math.isnan(unix) else fmt.UNKNOWN
+
+
+_WHEN: Final = Column("STARTED", 13, lambda row: when_text(row.when_unix), False)
+_OUTCOME: Final = Column("VERDICT", 14, lambda row: row.outcome, False)
+_TARGET: Final = Column("TARGET", 8, lambda row: fmt.rate(row.target_qps))
+_DONE: Final = Column("QPS", 8, lambda row: fmt.rate(row.completed_qps))
+_TTFT: Final = Column("TTFTp99", 9, lambda row: fmt.millis(row.ttft_p99_ms))
+_TPOT: Final = Column("TPOTp99", 9, lambda row: fmt.millis(row.tpot_p99_ms))
+_TOKENS: Final = Column("TOK/S", 9, lambda row: (fmt.big if row.tokens_per_s >= 1e5 else fmt.count)(row.tokens_per_s))
+_ACTS: Final = Column("ACTS", 5, lambda row: str(row.acts) if row.acts else "·")
+_FLEET: Final = Column("FLEET", 8, _fleet)
+_SIZE: Final = Column("SIZE", 8, lambda row: size_text(row.size_bytes))
+_LOAD: Final = Column("LOAD", 16, _load, False)
+_NARROW: Final = (_OUTCOME, _TARGET, _DONE, _TTFT, _TPOT)
+_WIDE: Final = (_WHEN, _OUTCOME, _TARGET, _DONE, _TOKENS, _TTFT, _TPOT, _ACTS, _FLEET, _SIZE)
+_WIDER: Final = (_WHEN, _LOAD, _OUTCOME, _TARGET, _DONE, _TOKENS, _TTFT, _TPOT, _ACTS, _FLEET, _SIZE)
+_NAME_MAX: Final = 44
+
+
+class RunsPane(LinesPane):
+    """The cursor and the marks are on runs, never on lines: rows may come and go under them."""
+
+    HEADINGS = 1
+
+    def __init__(self, *, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self.all: list[RunRow] = []
+        self.rows: list[RunRow] = []
+        self.marked: dict[str, None] = {}  # names, in the order in which they were marked
+        self.sort: RunSort = SORTS[0]
+        self.reverse = False
+        self.text = ""
+        self.reading = True
+        self._test: Test = lambda _: True
+        self._on = ""
+
+    # --- rows ------------------------------------------------------------------------------------------------
+
+    @property
+    def row(self) -> RunRow | None:
+        return self.rows[self.at] if self.at < len(self.rows) else None
+
+    def put(self, rows: Sequence[RunRow]) -> None:
+        self.all = list(rows)
+        self.order_again()
+
+    def order_again(self) -> None:
+        self.rows = [row for row in ordered(self.all, self.sort, self.reverse) if self._test(row)]
+        names = [row.name for row in self.rows]
+        self.at = names.index(self._on) if self._on in names else min(self.at, max(0, len(names) - 1))
+        self._entitle()
+        self.show_cursor()
+
+    def keep(self, text: str, test: Test) -> None:
+        self.text, self._test = text, test
+        self.order_again()
+
+    def move_to(self, at: int) -> None:
+        super().move_to(at)
+        self._on = self.row.name if self.row is not None else ""
+
+    def toggle_mark(self) -> None:
+        if self.row is not None:
+            if self.marked.pop(self.row.name, self) is self:
+                self.marked[self.row.name] = None
+            self._entitle()
+            self.move(1)
+
+    def mark_range(self) -> None:
+        """From the last mark to the cursor."""
+        names = [row.name for row in self.rows]
+        last = next((names.index(name) for name in reversed(self.marked) if name in names), self.at)
+        for at in range(min(last, self.at), min(max(last, self.at) + 1, len(names))):
+            self.marked.setdefault(names[at])
+        self._entitle()
+        self.repaint()
+
+    def unmark(self) -> None:
+        self.marked.clear()
+        self._entitle()
+        self.repaint()
+
+    def _entitle(self) -> None:
+        shown, all_of = len(self.rows), len(self.all)
+        parts = [f"Runs {fmt.count(all_of)}" if shown == all_of else f"Runs {fmt.count(shown)} of {fmt.count(all_of)}"]
+        parts.append(f"↓ {self.sort.label}{', reversed' if self.reverse else ''}")
+        parts += [f"/{fmt.clip(self.text, 30)}"] if self.text else []
+        parts += [f"{len(self.marked)} marked"] if self.marked else []
+        parts += ["reading …"] if self.reading else []
+        self.entitle(" · ".join(parts))
+
+    # --- lines -----------------------------------------------------------------------------------------------
+
+    def count(self) -> int:
+        return len(self.rows)
+
+    def nothing(self) -> str:
+        if self.reading:
+            return "  reading …"
+        return "  no run matches (esc clears the filter)" if self.all else "  no runs here yet: 0 Launch starts one"
+
+    def _columns(self, width: int) -> tuple[tuple[Column, ...], int]:
+        """And the room for the name."""
+        columns = _WIDER if width >= 150 else _WIDE if width >= 110 else _NARROW
+        return columns, max(16, min(_NAME_MAX, width - 5 - sum(column.width for column in columns)))
+
+    def headings(self, width: int) -> list[Strip]:
+        columns, name = self._columns(width)
+        titles = "".join(_fit(column.title, column) for column in columns)
+        return [strip_of([("   " + "RUN".ljust(name + 1) + titles, self.inks.muted)], width)]
+
+    def line(self, at: int, width: int, chosen: bool) -> Strip:
+        ink, row = self.inks, self.rows[at]
+        columns, name_width = self._columns(width)
+        marked = row.name in self.marked
+        glyph, colour = outcome_mark(row, ink)
+        runs: list[Run] = [
+            (self.mark(chosen), ink.primary),
+            ("✓" if marked else " ", ink.primary),
+            (" " + fmt.middle(row.name, name_width).ljust(name_width + 1), ink.bold if chosen or marked else ink.plain),
+        ]
+        if row.state == "damaged":
+            runs.append((f"{when_text(row.when_unix):<13}" if columns[0] is _WHEN else "", ink.muted))
+            runs.append((f"{glyph} damaged: {row.problem}", colour))
+            return strip_of(runs, width, ink.cursor if chosen else None)
+        for column in columns:
+            text = column.text(row)
+            if column is _OUTCOME:
+                text, style = f"{glyph} {text}", colour
+            else:
+                style = self._style(column, row, ink)
+            runs.append((_fit(text, column), style))
+        return strip_of(runs, width, ink.cursor if chosen else None)
+
+    @staticmethod
+    def _style(column: Column, row: RunRow, ink: Paint) -> Style:
+        if column is _ACTS:
+            return ink.warn if row.acts else ink.faint
+        if column in (_WHEN, _LOAD, _FLEET, _SIZE, _TARGET):
+            return ink.muted
+        figures = {"TTFTp99": (row.ttft_p99_ms, row.ttft_limit_ms), "TPOTp99": (row.tpot_p99_ms, row.tpot_limit_ms)}
+        value, limit = figures.get(column.title, (math.nan, None))
+        return judged(value, limit, ink)[1] if limit is not None and value > limit else ink.plain
+
+
+def _fit(text: str, column: Column) -> str:
+    text = fmt.clip(text, column.width - 1)
+    return text.rjust(column.width) if column.right else text.ljust(column.width)
+
+
+class ComparePane(LinesPane):
+    """A line a figure, a column a run; what differs from the first one in per cent."""
+
+    HEADINGS = 2
+
+    def __init__(self, comparison: Comparison, *, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self.comparison = comparison
+        self._lines: list[Compared | tuple[str, list[str]] | str] = [*comparison.problems, *comparison.figures]
+        if comparison.spec:
+            self._lines += ["", "Spec: fields that differ", *comparison.spec]
+        self.border_title = f"{len(comparison.runs)} runs, last attempts, whole · change against the first"
+
+    def count(self) -> int:
+        return len(self._lines)
+
+    def _widths(self, width: int) -> tuple[int, int]:
+        name = 24 if width >= 110 else 18
+        return name, max(12, min(34, (width - name - 2) // max(1, len(self.comparison.runs))))
+
+    def headings(self, width: int) -> list[Strip]:
+        ink, (name, each) = self.inks, self._widths(width)
+        titles: list[Run] = [(" " * (name + 2), ink.muted)]
+        outcomes: list[Run] = [(" " * (name + 2), ink.muted)]
+        for row in self.comparison.runs:
+            glyph, colour = outcome_mark(row, ink)
+            titles.append((fmt.middle(row.name, each - 2).ljust(each), ink.bold))
+            outcomes.append((fmt.clip(f"{glyph} {row.outcome}", each - 2).ljust(each), colour))
+        return [strip_of(titles, width), strip_of(outcomes, width)]
+
+    def line(self, at: int, width: int, chosen: bool) -> Strip:
+        ink, (name, each) = self.inks, self._widths(width)
+        one = self._lines[at]
+        if isinstance(one, str):
+            return strip_of([(f" {one}", ink.muted)], width)
+        runs: list[Run] = [(self.mark(chosen), ink.primary)]
+        if isinstance(one, tuple):
+            runs.append((f"{fmt.middle(one[0], name)} ".ljust(name + 1), ink.muted))
+            runs += [
+                (fmt.clip(text, each - 2).ljust(each), ink.plain if text == one[1][0] else ink.warn) for text in one[1]
+            ]  # fmt: skip
+        else:
+            title = f"{one.name} {one.unit}" if one.unit == "tok/s" else one.name
+            runs.append((fmt.clip(title, name).ljust(name + 1), ink.muted))
+            for number, value in enumerate(one.values):
+                text = _figure(value, one.unit)
+                change, style = _change(one, number, ink) if number else ("", ink.muted)
+                runs += [(f"{text:>10}", ink.plain), (f" {change}".ljust(each - 10), style)]
+        return strip_of(runs, width, ink.cursor if chosen else None)
+
+
+def _figure(value: float, unit: str) -> str:
+    if unit == "ms":
+        return fmt.millis(value)
+    if unit == "s":
+        return fmt.clock(value) if not math.isnan(value) else fmt.UNKNOWN
+    return fmt.rate(value) if unit == "qps" else fmt.count(value)
+
+
+def _change(one: Compared, number: int, ink: Paint) -> tuple[str, Style]:
+    first, value = one.values[0], one.values[number]
+    if math.isnan(first) or math.isnan(value):
+        return "", ink.muted
+    if not first:
+        return ("", ink.muted) if value == first else ("(was 0)", ink.warn if one.better else ink.muted)
+    share = value / first - 1
+    if abs(share) < 0.0005:
+        return "=", ink.faint
+    word = f"{fmt.signed(share * 100, 1)}%" if share < 10 else f"x{value / first:,.0f}"
+    if not one.better or abs(share) < 0.005:
+        return word, ink.muted
+    good = (share > 0) == (one.better > 0)
+    return f"{word} {'better' if good else 'worse'}", ink.good if good else ink.bad

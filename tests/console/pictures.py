@@ -1,0 +1,181 @@
+"""`make pictures`: every screen at three sizes as SVG in docs/pictures, from SAMPLE DATA, the same bytes every time.
+
+The pictures of the README and the snapshots of the tests are the same files: tests/console/test_console_pictures.py
+draws a part of them again and compares. What would differ from machine to machine (clock, time zone, folders, versions)
+is fixed here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import re
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from console_helpers import HandClock, settle
+from recorded_kit import T0, a_spec, ended_run, recorded_run
+from textual.widgets import Input
+
+from console.app import PacelineApp
+from console.feeds.scripted import SAMPLE_UNIX, ScriptedFeed, ScriptedFleet
+from console.store import preflight
+from console.themes import shipped_folder
+from harness.doctor import Check
+
+FOLDER = Path(__file__).parents[2] / "docs" / "pictures"
+PLACE = Path("/tmp/paceline-pictures")  # the same on every machine: its name stands in pictures
+SIZES = ((160, 48), (120, 36), (80, 24))
+
+
+@dataclass(frozen=True, slots=True)
+class Shot:
+    """A picture: the keys that lead there (`?TEXT` waits for a text), on which sample, in which theme."""
+
+    name: str
+    keys: Sequence[str] = ()
+    theme: str = "paceline-dark"
+    fleet: Callable[[], ScriptedFleet] | None = ScriptedFleet  # None: no run is open; those of `sample_runs` are there
+    until: str = ""  # text that the screen shows once it has read what it shows
+    sizes: Sequence[tuple[int, int]] = SIZES
+
+    def files(self) -> list[tuple[tuple[int, int], str]]:
+        return [(size, f"{self.name}-{size[0]}x{size[1]}.svg") for size in self.sizes]
+
+
+def at_the_barrier() -> ScriptedFleet:
+    return ScriptedFleet(phase="WARMING", at_s=0.0)
+
+
+def exploring() -> ScriptedFleet:
+    return ScriptedFleet(kind="explore")
+
+
+SHOTS = (
+    Shot("launch", fleet=None, until="ok"),
+    Shot("live"),
+    Shot("live-light", theme="paceline-light", sizes=SIZES[1:]),
+    Shot("barrier", fleet=at_the_barrier),
+    Shot("fleet", ("2",)),
+    Shot("fleet-light", ("2",), theme="paceline-light", sizes=SIZES[1:]),
+    Shot("replica", ("enter",)),
+    Shot("sla", ("3",)),
+    Shot("events", ("4",)),
+    Shot("runs", ("5",), fleet=None, until="Runs 4"),
+    Shot("compare", ("5", "space", "space", "c"), fleet=None, until="tok/s"),
+    Shot("record", ("5", "end", "enter"), fleet=None, until="re-disp."),
+    Shot("replay", ("5", "end", "R", "?REPLAY", "1", *["full_stop"] * 4), fleet=None, until="00:42/"),
+    Shot("evict", ("e",)),
+    Shot("rate", ("equals_sign",), fleet=exploring),
+    Shot("command", (":", *"evi"), sizes=SIZES[1:]),
+    Shot("help", ("question_mark",), sizes=SIZES[1:]),
+)
+
+
+def still() -> None:
+    """The same local time everywhere."""
+    os.environ["TZ"] = "UTC"
+    time.tzset()
+
+
+@contextlib.contextmanager
+def sample_runs() -> Iterator[None]:
+    """A folder of runs that never were, always at the same place, and a machine on which everything is in order."""
+    root = PLACE / "runs"
+    shutil.rmtree(PLACE, ignore_errors=True)
+    root.mkdir(parents=True)
+    small = a_spec("gptoss-120b", nodes=2, per_node=8, qps=400.0, seconds=60.0)
+    recorded_run(root, "gptoss-120b-20261118-140211", seconds=60, qps=400, spec=small)
+    for number, (verdict, ttft_ms) in enumerate([("VALID", 402.0), ("INVALID", 611.0), ("SUPERSEDED", 380.0)], 1):
+        name = f"gptoss-120b-20261118-1{4 + number}0211"
+        ended_run(
+            root, name, small, at=T0 + 3600 * number, verdict=verdict, ttft_p99_ms=ttft_ms, tokens_per_s=6000.0 + 41 * number
+        )
+    well = ("cluster", "fleet", "memory", "open files", "ports", "keys", "engine", "dataset", "runs folder", "loadgen", "clock")
+    in_order = [preflight.Probe(name, lambda name=name: Check(name, True, "in order")) for name in well]  # type: ignore[misc]
+    before = (os.environ.get("PACELINE_RUNS"), Path.cwd(), preflight.probes)
+    os.environ["PACELINE_RUNS"] = str(root)
+    os.chdir(PLACE)
+    preflight.probes = lambda spec: in_order
+    try:
+        yield
+    finally:
+        os.chdir(before[1])
+        preflight.probes = before[2]
+        os.environ.pop("PACELINE_RUNS") if before[0] is None else os.environ.update(PACELINE_RUNS=before[0])
+
+
+async def draw(shot: Shot, size: tuple[int, int]) -> tuple[str, str]:
+    """(SVG, the screen as plain text)"""
+    with sample_runs() if shot.fleet is None else contextlib.nullcontext():
+        return await _draw(shot, size)
+
+
+async def _draw(shot: Shot, size: tuple[int, int]) -> tuple[str, str]:
+    feed = ScriptedFeed(shot.fleet(), hz=0) if shot.fleet is not None else None
+    app = PacelineApp(feed=feed, fps=1, theme_folders=[shipped_folder()], now_s=HandClock(), wall_s=lambda: SAMPLE_UNIX + 462.0)
+    app.theme = shot.theme
+    async with app.run_test(size=size) as pilot:
+        app.stop_clock()
+        await settle(pilot, app)
+        for key in shot.keys:
+            if key.startswith("?"):
+                await _shown(pilot, app, key[1:])
+            else:
+                await pilot.press(key)
+                await _answered(pilot, app)
+        await _shown(pilot, app, shot.until)
+        for box in app.screen.query(Input):
+            box.cursor_blink = False
+        await settle(pilot, app)
+        svg = app.export_screenshot(title=f"Paceline · sample data · {size[0]}x{size[1]}")
+        return re.sub(r"@font-face \{.*?\}\s*", "", svg, flags=re.S), text_on(app)  # those name a server; monospace does
+
+
+async def _shown(pilot: Any, app: PacelineApp, wanted: str) -> None:
+    deadline_s = time.monotonic() + 20
+    while True:
+        await _answered(pilot, app)
+        await settle(pilot, app)
+        if wanted in text_on(app):
+            return
+        assert time.monotonic() < deadline_s, f"never showed {wanted!r}:\n{text_on(app)}"
+
+
+def text_on(app: PacelineApp) -> str:
+    return "\n".join(strip.text.rstrip() for strip in app.screen._compositor.render_strips())
+
+
+async def _answered(pilot: Any, app: PacelineApp) -> None:
+    """Let what the screen asks its feed for come back."""
+    for _ in range(5):
+        await asyncio.sleep(0.02)
+        await pilot.pause()
+
+
+def main() -> int:
+    still()
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    wanted = set()
+    for shot in SHOTS:
+        for size, file in shot.files():
+            svg, _ = asyncio.run(draw(shot, size))
+            (FOLDER / file).write_text(svg, encoding="utf-8")
+            wanted.add(file)
+            print(f"docs/pictures/{file}")
+    for old in FOLDER.glob("*.svg"):
+        if old.name not in wanted:
+            old.unlink()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
