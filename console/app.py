@@ -94,7 +94,7 @@ class PacelineApp(Saving, Theming[Result]):
         self.operator.armed = self.config.armed
         self.render_clock = RenderClock(fps or self.config.fps)
         self.frozen = False
-        self._ask_on_quit = ask_on_quit
+        self._ask_on_quit, self._asks_about = ask_on_quit, run_path
         self._before = self.DEFAULT_MODE
         self.begin_themes(theme_folders, self.config.theme)
         self._timer: Timer | None = None
@@ -304,17 +304,18 @@ class PacelineApp(Saving, Theming[Result]):
     def action_leave(self) -> None:
         if self.session.kind != "head" or self.store.ended:
             self.exit("left")
-        elif self._ask_on_quit:
+        elif self._ask_on_quit and self.session.path == self._asks_about:  # another run that was opened here is not ours to end
             self.run_worker(self._leave_or_stop(), group="acts")
         else:
             self.exit("detached")
 
     async def _leave_or_stop(self) -> None:
+        feed = self.session.feed
         answer = await self.push_screen_wait(AskOnQuit())
         if answer == "leave":
             self.exit("detached")
         elif answer == "stop":
-            await self.session.feed.command("stop", {}, "stopped on leaving the console")
+            await feed.command("stop", {}, "stopped on leaving the console")
             self.exit("stop")
 
     async def action_quit(self) -> None:

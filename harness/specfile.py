@@ -9,6 +9,7 @@ the head runs elsewhere, so they are made absolute here.
 from __future__ import annotations
 
 import math
+import os
 import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,6 +18,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from harness.records.layout import at_home
 from harness.spec import RunSpec
 from harness.specerrors import Problem, SpecError, all_fields, nearest, sentences, with_lines
 
@@ -85,8 +87,8 @@ def _locate(which: str) -> Path:
     shipped = PROFILES / f"{which}.toml"
     if "/" not in which and shipped.is_file():
         return shipped
-    path = Path(which or "(nothing)").expanduser()
-    if path.is_file():
+    path = at_home(which or "(nothing)")
+    if os.path.isfile(path):
         return path.resolve()
     names = list(profiles())
     if path.is_dir():
@@ -120,7 +122,7 @@ def _absolute(raw: dict[str, Any], base: Path) -> None:
         table, _, key = dotted.partition(".")
         holder = raw.get(table)
         if isinstance(holder, dict) and isinstance(holder.get(key), str) and holder[key]:
-            holder[key] = str(base / Path(holder[key]).expanduser())
+            holder[key] = str(base / at_home(holder[key]))
 
 
 # --- overrides -----------------------------------------------------------------------------------------------
@@ -140,7 +142,7 @@ def _apply(raw: dict[str, Any], overrides: Sequence[str]) -> tuple[dict[str, str
         if value is None and dotted.startswith(ENGINE_ARGS) and _take_out(raw, dotted):
             continue
         if dotted in PATH_FIELDS and isinstance(value, str):
-            value = str(Path.cwd() / Path(value).expanduser())
+            value = str(Path.cwd() / at_home(value))
         problem = _put(raw, dotted, value)
         if problem is not None:
             problems.append(problem)

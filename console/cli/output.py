@@ -99,4 +99,7 @@ def clock(seconds: float | None) -> str:
 
 
 def when(unix: float | None) -> str:
-    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(unix)) if unix else "-"
+    try:
+        return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(unix)) if unix else "-"
+    except (OverflowError, ValueError, OSError):  # a damaged record must not hide the others
+        return "?"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
-from console.cli.errors import OK, BadInput, exit_code_of
+from console.cli.errors import CRASHED, OK, BadInput, exit_code_of
 from console.cli.output import note, plural, say, say_json, typed
 from harness.records.layout import RunFolder
 
@@ -217,15 +217,16 @@ def _open_console(folder: RunFolder, *, config: Config, read_only: bool = False,
     from harness.cluster.local import head_alive
 
     role: Literal["viewer", "operator"] = "viewer" if read_only else "operator"
-    left = PacelineApp(folder.path, role=role, read_only=read_only, ask_on_quit=ask_on_quit, config=config).run()
+    app = PacelineApp(folder.path, role=role, read_only=read_only, ask_on_quit=ask_on_quit, config=config)
+    left = app.run()
     if left == "stop" and head_alive(folder):
         from console.cli.follow import stop_and_follow
 
         stop_and_follow(folder, "stopped on leaving the console")
     if head_alive(folder):
         _say_it_goes_on(folder)
-        return OK
-    return _finish(folder, as_json=False)
+        return CRASHED if app.return_code else OK
+    return CRASHED if app.return_code else _finish(folder, as_json=False)
 
 
 def open_launch() -> int:
@@ -238,7 +239,7 @@ def open_launch() -> int:
     path = app.session.path
     if path is not None and head_alive(RunFolder(path)):
         _say_it_goes_on(RunFolder(path))
-    return OK
+    return CRASHED if app.return_code else OK
 
 
 def _say_it_goes_on(folder: RunFolder) -> None:

@@ -33,10 +33,11 @@ def _serving(fleet: ScriptedFleet) -> NDArray[np.bool_]:
 # --- the SLA -----------------------------------------------------------------------------------------------
 
 
-def sla_detail(fleet: ScriptedFleet, request_id: str, ttft_limit_ms: float, tpot_limit_ms: float) -> inquiry.SlaDetail:
+def sla_detail(fleet: ScriptedFleet, question: inquiry.GetSla, ttft_limit_ms: float, tpot_limit_ms: float) -> inquiry.SlaDetail:
+    without = np.isin(fleet.names, question.without)
     p99_ms = 2400 + 190 * math.sin(fleet.t_s / 55)
-    ttft = _latency(fleet, p99_ms * 0.36, _SIGMA, 2.0, ttft_limit_ms)
-    tpot = _latency(fleet, p99_ms * 0.36 / 40, _SIGMA / 3, 1.0, tpot_limit_ms)
+    ttft = _latency(fleet, p99_ms * 0.36, _SIGMA, 2.0, ttft_limit_ms, without)
+    tpot = _latency(fleet, p99_ms * 0.36 / 40, _SIGMA / 3, 1.0, tpot_limit_ms, without)
     mean_ms = p99_ms * 0.4
     shares = {  # of the mean, and of the tail
         "schedule lag": (0.0002, 0.0003), "head queue": (0.05, 0.11), "replica queue": (0.42, 0.63),
@@ -46,10 +47,14 @@ def sla_detail(fleet: ScriptedFleet, request_id: str, ttft_limit_ms: float, tpot
         inquiry.PartTimes(name, mean_ms * mean, mean_ms * mean * 0.83, mean_ms * mean * 3.1, p99_ms * 1.25 * tail)
         for name, (mean, tail) in shares.items()
     ]
-    return inquiry.SlaDetail(request_id, len(fleet.earlier) + 1, WINDOW_S, ttft, tpot, parts, ttft.window_n, ttft.window_n // 100)
+    return inquiry.SlaDetail(
+        question.request_id, len(fleet.earlier) + 1, WINDOW_S, ttft, tpot, parts, ttft.window_n, ttft.window_n // 100
+    )
 
 
-def _latency(fleet: ScriptedFleet, median_ms: float, sigma: float, power: float, limit_ms: float) -> inquiry.LatencyDetail:
+def _latency(
+    fleet: ScriptedFleet, median_ms: float, sigma: float, power: float, limit_ms: float, without: NDArray[np.bool_]
+) -> inquiry.LatencyDetail:
     """Each replica's latencies are log-normal around a median that its skill moves."""
     serving = _serving(fleet)
     elapsed_s = max(0.0, fleet.t_s) if serving.any() else 0.0
@@ -68,6 +73,7 @@ def _latency(fleet: ScriptedFleet, median_ms: float, sigma: float, power: float,
     numbers = {"window": min(WINDOW_S, elapsed_s) * per_slot_s, "whole": elapsed_s * per_slot_s}
     counts = {name: np.rint((each * number[:, None]).sum(axis=0)).astype(int) for name, number in numbers.items()}
     over_by_slot = {name: np.rint(over * number).astype("<i4").tobytes() for name, number in numbers.items()}
+    rest = np.rint((each * (numbers["window"] * ~without)[:, None]).sum(axis=0)).astype(int)
     return inquiry.LatencyDetail(
         limit_ms=limit_ms,
         edges_ms=edges.tolist(),
@@ -80,6 +86,7 @@ def _latency(fleet: ScriptedFleet, median_ms: float, sigma: float, power: float,
         over_window=over_by_slot["window"],
         over_whole=over_by_slot["whole"],
         samples_whole=np.rint(numbers["whole"]).astype("<i4").tobytes(),
+        without_p99_ms=_percentiles(edges, rest).get("p99", math.nan) if without.any() else math.nan,
     )
 
 

@@ -315,7 +315,7 @@ class ScriptedFeed:
         if self.silent:
             return None
         if isinstance(question, GetSla):
-            return answers.sla_detail(self.fleet, question.request_id, TTFT_LIMIT_MS, TPOT_LIMIT_MS)
+            return answers.sla_detail(self.fleet, question, TTFT_LIMIT_MS, TPOT_LIMIT_MS)
         if isinstance(question, GetReplica):
             return answers.replica_detail(self.fleet, question)
         return answers.log_lines(self.fleet, question)

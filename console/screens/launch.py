@@ -8,6 +8,7 @@ a process of its own, so leaving the console (or killing it) a moment after the 
 from __future__ import annotations
 
 import asyncio
+import os
 from pathlib import Path
 from typing import ClassVar, Final
 
@@ -40,6 +41,7 @@ from console.widgets.launching import (
 )
 from console.widgets.listing import LinesPane
 from harness.doctor import Check
+from harness.records.layout import at_home
 from harness.specfile import SpecError
 
 RECENT: Final = 12
@@ -60,6 +62,7 @@ class LaunchScreen(LinesKeys, PaintedScreen):
         self._rows: dict[Path, RunRow] = {}
         self._looked = False
         self._typed_files: list[Path] = []
+        self._files: list[Path] = []
         self._of_machine: dict[str, Check] = {}
         self._checked = asyncio.Event()
         self._editing = ""  # a field's dotted name, or `path`
@@ -67,7 +70,7 @@ class LaunchScreen(LinesKeys, PaintedScreen):
 
     def compose(self) -> ComposeResult:
         app = self.console_app
-        yield HeaderLine(app.store, "Launch", looks_only=app.looks_only, id="header")
+        yield HeaderLine(None, "Launch", id="header")
         with Horizontal(id="launch"):
             choices = ChoicePane(id="choices")
             choices.border_title = "Choose"
@@ -105,19 +108,19 @@ class LaunchScreen(LinesKeys, PaintedScreen):
         self.choices.at = next((at for at, one in enumerate(self.choices.choices) if one.which == FIRST), self.choices.at)
         self.choices.focus()
         self._choose()
-        self.every(LOOK_EVERY_S, self._look_for_runs, "runs")
+        self.every(LOOK_EVERY_S, self._look, "runs and spec files")
 
     # --- what can be chosen ----------------------------------------------------------------------------------
 
     def _list(self) -> None:
-        files = list(dict.fromkeys([*self._typed_files, *spec_files()]))
+        files = list(dict.fromkeys([*self._typed_files, *self._files]))
         self.choices.put(choices_of(shipped(), files, list(self._rows.values()), RECENT, self._looked))
 
-    async def _look_for_runs(self) -> None:
-        rows = await asyncio.to_thread(lambda: list(scan(locations.runs(), self._rows)))
-        before, first = self._rows, not self._looked
-        self._rows, self._looked = {row.path: row for row in rows}, True
-        if self.is_attached and (first or before != self._rows):
+    async def _look(self) -> None:
+        rows, files = await asyncio.to_thread(lambda: (list(scan(locations.runs(), self._rows)), spec_files()))
+        before, first = (self._rows, self._files), not self._looked
+        self._rows, self._files, self._looked = {row.path: row for row in rows}, files, True
+        if self.is_attached and (first or before != (self._rows, self._files)):
             self._list()
 
     @on(LinesPane.Moved)
@@ -234,8 +237,8 @@ class LaunchScreen(LinesKeys, PaintedScreen):
         self._show_draft()
 
     def _take_path(self, text: str) -> None:
-        path = Path(text).expanduser()
-        if not path.is_file():
+        path = at_home(text)
+        if not os.path.isfile(path):  # Path.is_file raises for a name that is too long
             self.about.say(f"{text or 'nothing typed'}: no such file; esc leaves it", wrong=True)
             return
         self._typed_files = [path.resolve(), *self._typed_files]
@@ -260,6 +263,7 @@ class LaunchScreen(LinesKeys, PaintedScreen):
 
     def _check(self) -> None:
         plan = self.query_one("#plan", PlanPane)
+        self._checked.set()  # who waits for the checks before these must not wait for ever
         self._checked = asyncio.Event()
         if self.draft is None:
             self.workers.cancel_group(self, "preflight")
@@ -312,7 +316,11 @@ class LaunchScreen(LinesKeys, PaintedScreen):
         try:
             if not self._checked.is_set():
                 self.console_app.tell("the checks are still running: the question comes when they are done", "Start")
-            await self._checked.wait()
+            while not self._checked.is_set():  # each change begins them anew
+                await self._checked.wait()
+                if self.draft is not draft:
+                    self.console_app.tell("another spec was chosen meanwhile: nothing was started", "Start", "warning")
+                    return
             failed, spec = list(self.checks.failed), draft.spec
             yes = "Start in spite of it" if failed else "Start"
             dialog = Dialog(f"Start {spec.name}?", lambda: self._facts(draft), yes, danger=bool(failed))

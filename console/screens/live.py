@@ -27,6 +27,7 @@ from console.widgets.paint import Painted
 from console.widgets.sla import LoadPane, SlaPane, StragglerPane
 from console.widgets.table import ReplicaTable
 from console.widgets.verdict import VerdictBanner
+from harness.metrics.rates import RATE_WINDOW_S
 
 FEW_ROWS: Final = 6  # a table with at most that many rows takes no more than them
 
@@ -54,7 +55,9 @@ class LiveScreen(RowKeys, ReplayKeys, PaintedScreen):
             yield HeatMap(store, self._view, id="heat")
             yield StragglerPane(store, id="stragglers")
         with Horizontal(id="chart-tier"):
-            yield BrailleChart(lambda: f"qps {_window(store)}", lambda: rate_picture(store), fmt.big, id="rate-chart")
+            yield BrailleChart(
+                lambda: f"qps over the last {RATE_WINDOW_S:.0f} s", lambda: rate_picture(store), fmt.big, id="rate-chart"
+            )
             yield BrailleChart(lambda: f"TTFT {_window(store)}", lambda: ttft_picture(store), _short_ms, id="ttft-chart")
         yield ReplicaTable(store, self._view, self.console_app.now_s, id="table")
         yield FilterBar(id="filter-bar")

@@ -9,9 +9,9 @@ from typing import Final
 from pydantic import ValidationError
 
 from console.screens.acts import SERVING, Fact, verdict_fact
-from console.store import tables
 from console.store.fleet import FleetStore
 from console.widgets import fmt
+from harness.metrics.rates import RATE_WINDOW_S
 
 STEP_SHARE: Final = 0.025  # of the present target: large enough to see, small enough for a fleet near its limit
 KINDS: Final = (
@@ -67,7 +67,7 @@ def rate_facts(store: FleetStore) -> list[Fact]:
     snap = store.snapshot
     if snap is None:
         return []
-    now = f"target {fmt.rate(snap.target_qps)} qps, {fmt.rate(snap.completed_qps)} done (last {tables.window_s(store):g} s)"
+    now = f"target {fmt.rate(snap.target_qps)} qps, {fmt.rate(snap.completed_qps)} done (last {RATE_WINDOW_S:g} s)"
     if snap.ramp_to_qps:
         now = f"{fmt.rate(snap.target_qps)} qps, on its way to {fmt.rate(snap.ramp_to_qps)} (ramp, {snap.ramp_left_s:.0f} s left)"
     return [("now", now), ("how", _how(store)), ("one step", f"{rate_step(snap.target_qps):g} qps: + and -, or ↑ and ↓")]

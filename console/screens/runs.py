@@ -49,7 +49,7 @@ class RunsScreen(LinesKeys, PaintedScreen):
 
     def compose(self) -> ComposeResult:
         app = self.console_app
-        yield HeaderLine(app.store, "Runs", looks_only=app.looks_only, id="header")
+        yield HeaderLine(None, "Runs", id="header")
         yield RunsPane(id="runs")
         yield AboutLine(id="about")
         yield Input(placeholder="words of name, verdict, load …  !word  a|b  ttft>2500  acts>0", id="filter", compact=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
 import shlex
 import tomllib
@@ -21,7 +22,7 @@ import platformdirs
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from harness.records.layout import runs_root
+from harness.records.layout import at_home, runs_root
 from harness.spec import RunSpec
 from harness.specfile import SpecError, load_spec, parse_value, profiles
 
@@ -242,7 +243,7 @@ def shipped() -> dict[str, str]:
 
 def spec_files(folder: Path | None = None) -> list[Path]:
     """Started from here before, newest first; then what lies in the working directory and has a table of a spec."""
-    remembered = [path for path in _remembered() if path.is_file()]
+    remembered = [path for path in _remembered() if os.path.isfile(path)]  # Path.is_file raises in a closed folder
     tables = set(RunSpec.model_fields)
     beside = [
         path.resolve() for path in sorted((folder or Path.cwd()).glob("*.toml")) if path.is_file() and _tables_of(path) & tables
@@ -261,8 +262,8 @@ def _tables_of(path: Path) -> set[str]:
 
 def remember(which: str) -> None:
     """A file that was used, for the next time; a state folder that cannot be written costs only the memory."""
-    path = Path(which).expanduser()
-    if not path.is_file():
+    path = at_home(which)
+    if not os.path.isfile(path):
         return
     kept = list(dict.fromkeys([path.resolve(), *_remembered()]))[:RECENT_KEPT]
     try:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import os
 import re
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -81,7 +82,7 @@ def scan(root: Path, known: dict[Path, RunRow]) -> Iterator[RunRow]:
     except OSError:
         return
     for entry in entries:
-        changed = _changed(Path(entry.path)) if entry.is_dir() else None
+        changed = _changed(Path(entry.path)) if os.path.isdir(entry.path) else None  # entry.is_dir raises for a link to itself
         if changed is not None:
             found.append((changed, Path(entry.path)))
     for changed_ns, path in sorted(found, reverse=True):
@@ -116,20 +117,22 @@ def read_row(folder: RunFolder, stamp: tuple[int, bool]) -> RunRow:
             row.problem = "it has no run.json: its head never came up, or the file was removed"
         return row
     row.state = "ended" if run.phase in RUN_ENDED else "running" if stamp[1] else "head gone"
-    _fill(row, run)
+    try:
+        _fill(row, run)
+    except (TypeError, ValueError, OverflowError, OSError) as error:
+        row = RunRow(folder.path, folder.name, "damaged", problem=f"its run.json holds what cannot be: {error}", stamp=stamp)
     return row
 
 
 def _fill(row: RunRow, run: RunFile) -> None:
     spec = run.spec
     row.phase, row.synthetic, row.verdict, row.reasons = run.phase, run.synthetic, run.verdict, list(run.reasons)
-    row.started_unix = run.started_unix or math.nan
-    row.ended_unix = run.ended_unix or math.nan
+    row.started_unix, row.ended_unix = _moment(run.started_unix), _moment(run.ended_unix)
     fleet, limits, load = (_table(spec, name) for name in ("fleet", "limits", "load"))
     row.nodes, row.per_node = int(fleet.get("nodes") or 0), int(fleet.get("replicas_per_node") or 0)
     row.model = str(_table(spec, "model").get("name") or "")
     row.scenario, row.kind = str(load.get("scenario") or ""), str(load.get("kind") or "")
-    row.ttft_limit_ms, row.tpot_limit_ms = limits.get("ttft_p99_ms"), limits.get("tpot_p99_ms")
+    row.ttft_limit_ms, row.tpot_limit_ms = (_limit(limits.get(name)) for name in ("ttft_p99_ms", "tpot_p99_ms"))
     row.target_qps = float(load.get("target_qps") or math.nan)
     row.attempts = len(run.attempts)
     row.acts = max(run.acts, sum(attempt.acts for attempt in run.attempts))
@@ -144,6 +147,16 @@ def _fill(row: RunRow, run: RunFile) -> None:
     if row.state == "head gone":
         row.verdict = row.verdict or "CRASHED"
         row.reasons = row.reasons or [f"its head ended in phase {run.phase} without ending the run"]
+
+
+def _moment(unix: float) -> float:
+    """NaN for 0 (not yet). Raises OverflowError or ValueError for what no calendar has."""
+    time.localtime(unix)
+    return unix or math.nan
+
+
+def _limit(value: Any) -> float | None:
+    return None if value is None else float(value)
 
 
 def _table(spec: dict[str, Any], name: str) -> dict[str, Any]:
@@ -234,7 +247,7 @@ _NUMBERS: Final[dict[str, Callable[[RunRow], float]]] = {
     "replicas": lambda row: row.replicas,
     "attempts": lambda row: row.attempts,
 }
-_COMPARED: Final = re.compile(r"([a-z/]+)(<=|>=|<|>|=)([0-9.]+)(s|ms|k|m)?")
+_COMPARED: Final = re.compile(r"([a-z/]+)(<=|>=|<|>|=)([0-9]+\.?[0-9]*|\.[0-9]+)(s|ms|k|m)?")
 _UNIT: Final = {None: 1.0, "ms": 1.0, "s": 1000.0, "k": 1e3, "m": 1e6}
 
 
@@ -257,9 +270,10 @@ def _either(word: str) -> Test:
 
 
 def _one(part: str) -> Test:
-    if part.startswith("!"):
-        test = _one(part[1:])
-        return lambda row: not test(row)
+    plain = part.lstrip("!")
+    if plain != part:
+        test, wanted = _one(plain), (len(part) - len(plain)) % 2 == 0
+        return lambda row: test(row) is wanted
     if not any(sign in part for sign in "<>="):
         return lambda row: part in row.name.lower() or any(word.startswith(part) for word in _words_of(row))
     found = _COMPARED.fullmatch(part)

@@ -80,6 +80,17 @@ def clock(seconds: float) -> str:
     return f"{hours}:{rest // 60:02d}:{rest % 60:02d}" if hours else f"{rest // 60:02d}:{rest % 60:02d}"
 
 
+def size(octets: float) -> str:
+    """4096 → `4.1 kB`, 67000000 → `67 MB`."""
+    if math.isnan(octets):
+        return UNKNOWN
+    for limit, unit in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+        if octets >= limit:
+            scaled = octets / limit
+            return f"{scaled:.1f} {unit}" if scaled < 10 else f"{scaled:.0f} {unit}"
+    return f"{octets:.0f} B"
+
+
 def bar(fraction: float, width: int) -> str:
     """Filled to an eighth of a character; empty when the fraction is unknown."""
     if math.isnan(fraction) or width <= 0:

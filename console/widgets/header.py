@@ -22,19 +22,21 @@ _NAME_MAX: Final = 40
 
 
 class HeaderLine(Painted):
-    """`where` is the crumb and is never cut; the run's name gives up its middle, then the attempt's words go."""
+    """`where` is the crumb and is never cut; the run's name gives up its middle, then the attempt's words go. Without a store
+    it is about whichever run is open: for screens that outlive one."""
 
-    def __init__(self, store: FleetStore, where: str, *, looks_only: bool = False, id: str | None = None) -> None:
+    def __init__(self, store: FleetStore | None, where: str, *, looks_only: bool = False, id: str | None = None) -> None:
         super().__init__(id=id)
         self._store, self._where, self._looks_only = store, where, looks_only
 
     def draw(self, width: int, height: int) -> list[Strip]:
-        store, ink, snap = self._store, self.inks, self._store.snapshot
+        store, looks_only = self._of()
+        ink, snap = self.inks, store.snapshot
         wide = width >= 100
         badges: list[Run] = []
         if store.synthetic:
             badges += [("  ", ink.plain), (" SYNTHETIC ", ink.badge)]
-        if self._looks_only or store.role == "viewer":
+        if looks_only or store.role == "viewer":
             badges += [("  ", ink.plain), (" READ-ONLY ", ink.badge)]
         if self._frozen:
             badges += [("  ", ink.plain), (" ❄ PICTURE FROZEN (F) ", ink.badge)]
@@ -44,17 +46,21 @@ class HeaderLine(Painted):
         right: list[Run] = []
         if snap is not None and snap.paused and not store.ended:
             right += [("❚❚ PAUSED  ", ink.warn)]
-        right += self._link()
+        right += self._link(store)
         if store.controller and wide and not store.ended:
             right += [(f"  control: {store.controller}", ink.muted)]
         right += [(time.strftime("  %H:%M:%S ", time.localtime(cast(Any, self.app).wall_s())), ink.muted)]
-        run, words = store.run or "no run yet", self._words(wide)
+        run, words = store.run or "no run yet", self._words(store, wide)
         room = width - 3 - size_of(badges) - size_of(where) - size_of(right) - 2
         if room - len(words) < min(len(run), _NAME_MIN):
             words = ""
         name = fmt.middle(run, max(8, min(_NAME_MAX, room - len(words))))
         left: list[Run] = [(" ◢ ", ink.primary), (name, ink.bold), *badges, (words, ink.muted), *where]
         return [strip_of(spread(left, right, width), width)]
+
+    def _of(self) -> tuple[FleetStore, bool]:
+        app = cast(Any, self.app)
+        return (self._store, self._looks_only) if self._store is not None else (app.store, app.looks_only)
 
     @property
     def _frozen(self) -> bool:
@@ -65,16 +71,17 @@ class HeaderLine(Painted):
         operator = getattr(self.app, "operator", None)
         return operator is None or operator.armed
 
-    def _words(self, wide: bool) -> str:
-        attempt = self._store.attempt
+    @staticmethod
+    def _words(store: FleetStore, wide: bool) -> str:
+        attempt = store.attempt
         if attempt is None:
             return ""
         kind = "" if attempt.kind == "performance" else attempt.kind
         words = [attempt.scenario, kind, f"attempt {attempt.number}" if wide else ""]
         return "  " + " · ".join(word for word in words if word)
 
-    def _link(self) -> list[Run]:
-        ink, link, session = self.inks, self._store.link(), cast(Any, self.app).session
+    def _link(self, store: FleetStore) -> list[Run]:
+        ink, link, session = self.inks, store.link(), cast(Any, self.app).session
         if session.kind == "replay":
             return [(session.feed.label(), ink.primary)]
         if link.kind == "live":
@@ -84,7 +91,7 @@ class HeaderLine(Painted):
         if link.kind == "connecting" and session.kind == "none":
             return []
         if link.kind == "connecting":
-            return [("▲ no head", ink.bad) if self._store.run else ("○ connecting", ink.warn)]
+            return [("▲ no head", ink.bad) if store.run else ("○ connecting", ink.warn)]
         word = "silent" if link.kind == "stale" else "head lost"
         return [(f"▲ {word} {fmt.age(link.age_s)}", ink.warn if link.kind == "stale" else ink.bad)]
 

@@ -232,10 +232,10 @@ class LogPane(LogView, can_focus=True):
             parts.append(f"{fmt.count(above)} lines above")
         if tail.left_out:
             parts.append(
-                f"{size(tail.left_out)} before them left out" if above else f"{size(tail.left_out)} before this left out"
+                f"{fmt.size(tail.left_out)} before them left out" if above else f"{fmt.size(tail.left_out)} before this left out"
             )
         if not self.pager.follow:
-            later = f", {size(tail.newer)} newer" if tail.newer else ""
+            later = f", {fmt.size(tail.newer)} newer" if tail.newer else ""
             parts.append(f"▌held{later} (end goes on)")
         return " · ".join(parts)
 
@@ -247,14 +247,6 @@ class LogPane(LogView, can_focus=True):
 
     def action_aside(self, by: int) -> None:
         self.aside(by)
-
-
-def size(octets: int) -> str:
-    """4096 → `4.1 kB`"""
-    for limit, unit in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
-        if octets >= limit:
-            return f"{octets / limit:.1f} {unit}"
-    return f"{octets} B"
 
 
 _WORDS: Final = (("error", re.compile(r"\b(ERROR|CRITICAL|FATAL|Traceback)\b")), ("warn", re.compile(r"\bWARN(ING)?\b")))

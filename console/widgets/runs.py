@@ -36,17 +36,6 @@ def _fleet(row: RunRow) -> str:
     return f"{row.nodes}x{row.per_node}" if row.nodes else fmt.UNKNOWN
 
 
-def size_text(size_bytes: float) -> str:
-    """`67 MB`."""
-    if math.isnan(size_bytes):
-        return fmt.UNKNOWN
-    for limit, unit in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
-        if size_bytes >= limit:
-            scaled = size_bytes / limit
-            return f"{scaled:.1f} {unit}" if scaled < 10 else f"{scaled:.0f} {unit}"
-    return f"{size_bytes:.0f} B"
-
-
 def when_text(unix: float) -> str:
     return time.strftime("%m-%d %H:%M", time.localtime(unix)) if not math.isnan(unix) else fmt.UNKNOWN
 
@@ -60,7 +49,7 @@ _TPOT: Final = Column("TPOTp99", 9, lambda row: fmt.millis(row.tpot_p99_ms))
 _TOKENS: Final = Column("TOK/S", 9, lambda row: (fmt.big if row.tokens_per_s >= 1e5 else fmt.count)(row.tokens_per_s))
 _ACTS: Final = Column("ACTS", 5, lambda row: str(row.acts) if row.acts else "·")
 _FLEET: Final = Column("FLEET", 8, _fleet)
-_SIZE: Final = Column("SIZE", 8, lambda row: size_text(row.size_bytes))
+_SIZE: Final = Column("SIZE", 8, lambda row: fmt.size(row.size_bytes))
 _LOAD: Final = Column("LOAD", 16, _load, False)
 _NARROW: Final = (_OUTCOME, _TARGET, _DONE, _TTFT, _TPOT)
 _WIDE: Final = (_WHEN, _OUTCOME, _TARGET, _DONE, _TOKENS, _TTFT, _TPOT, _ACTS, _FLEET, _SIZE)

@@ -13,14 +13,13 @@ import numpy as np
 import numpy.typing as npt
 
 from harness.metrics.parts import TtftParts
-from harness.metrics.rates import RateWindow
+from harness.metrics.rates import RATE_WINDOW_S, RateWindow
 from harness.metrics.sla import SlaWatch
 from harness.spec import RunSpec
 from harness.wire.attempt import SAMPLE_DTYPE, Batch
 from harness.wire.control import FleetSeries, Percentiles
 
 Rows = np.ndarray[Any, np.dtype[np.void]]
-_RATE_WINDOW_S = 10.0
 _SERIES_LENGTH = 1800
 _NOTHING = Percentiles()
 
@@ -50,12 +49,12 @@ class Live:
         self.batch: Batch | None = None
         self.target_qps = 0.0
         self.tokens = 0
-        self._offered = RateWindow(_RATE_WINDOW_S)
-        self._scheduled = RateWindow(_RATE_WINDOW_S)
-        self._completed = RateWindow(_RATE_WINDOW_S)
-        self._tokens = RateWindow(_RATE_WINDOW_S)
+        self._offered = RateWindow(RATE_WINDOW_S)
+        self._scheduled = RateWindow(RATE_WINDOW_S)
+        self._completed = RateWindow(RATE_WINDOW_S)
+        self._tokens = RateWindow(RATE_WINDOW_S)
         self._backlog = RateWindow(self.window_s)
-        self._lags: deque[npt.NDArray[np.int64]] = deque(maxlen=int(_RATE_WINDOW_S * 10))
+        self._lags: deque[npt.NDArray[np.int64]] = deque(maxlen=int(RATE_WINDOW_S * 10))
         self.outstanding: npt.NDArray[np.int32] = np.zeros(self._n_slots, np.int32)
         self.oldest_ms: npt.NDArray[np.int32] = np.zeros(self._n_slots, np.int32)
 

@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from typing import Final
+
+#: Over which the head tells rates (offered, scheduled, completed, tokens) and issue lag: shorter than the SLA's window,
+#: because an operator who changed the rate waits for it.
+RATE_WINDOW_S: Final = 10.0
 
 
 class RateWindow:

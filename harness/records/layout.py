@@ -88,9 +88,17 @@ class RunFolder:
         return shared if shared.exists() and not own.exists() else own
 
 
+def at_home(text: str) -> Path:
+    """`~` as the home folder; `~nobody`, who has none here, as it is written."""
+    try:
+        return Path(text).expanduser()
+    except RuntimeError:
+        return Path(text)
+
+
 def runs_root(configured: str | None = None) -> Path:
     """`record.dir` of the spec, else $PACELINE_RUNS, else ./runs."""
-    return Path(configured or os.environ.get("PACELINE_RUNS") or "runs").expanduser().resolve()
+    return at_home(configured or os.environ.get("PACELINE_RUNS") or "runs").resolve()
 
 
 def new_run_folder(root: Path, name: str, now: float | None = None) -> RunFolder:

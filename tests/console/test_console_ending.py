@@ -127,8 +127,8 @@ def test_offline_progress_counts_completions() -> None:
 # --- from the record -------------------------------------------------------------------------------------------
 
 
-def write_record(folder: Path, phase: str, verdict: str) -> Path:
-    limits, fleet = LimitsSpec(ttft_p99_ms=3000.0, tpot_p99_ms=80.0), FleetSpec(nodes=2, replicas_per_node=2)
+def write_record(folder: Path, phase: str, verdict: str, **of_fleet: Any) -> Path:
+    limits, fleet = LimitsSpec(ttft_p99_ms=3000.0, tpot_p99_ms=80.0), FleetSpec(nodes=2, replicas_per_node=2, **of_fleet)
     spec = RunSpec(name="old", limits=limits, fleet=fleet)
     attempt = AttemptRecord(
         number=1, kind="performance", scenario="Server", target_qps=40.0, epoch=1, state="ENDED" if verdict else "issuing",
@@ -150,6 +150,12 @@ def dead_head(folder: Path) -> None:
 def test_a_run_whose_head_is_still_starting_is_waited_for(tmp_path: Path) -> None:
     assert over(tmp_path) is None
     assert over(write_record(tmp_path, "PLACING", "")) is None
+
+
+def test_a_record_gives_each_replica_the_role_that_its_head_gave_it(tmp_path: Path) -> None:
+    state = over(write_record(tmp_path, "DONE", "VALID", roles=("prefill", "decode")))
+    assert state is not None
+    assert [info.role for info in state.slots] == ["prefill", "decode"] * 2
 
 
 @pytest.mark.parametrize("size", [(120, 36), (80, 24)])

@@ -20,8 +20,9 @@ from console.store.compare import compared, differences
 from console.store.fleet import FleetStore
 from console.store.rings import HISTORY_POINTS, SLACK, History
 from console.store.tail import LogTail
+from console.widgets import fmt
 from console.widgets.band import band_of
-from console.widgets.logview import level_of, size
+from console.widgets.logview import level_of
 from harness.wire.inquiry import InFlight, ReplicaDetail
 
 SIZES = [(120, 36), (80, 24)]
@@ -176,7 +177,7 @@ def test_levels_and_sizes_in_words() -> None:
     assert level_of("12:00 WARNING  runner: slow") == "warn"
     assert level_of("Traceback (most recent call last):") == "error"
     assert level_of("no errors were found") == "info"
-    assert [size(octets) for octets in (12, 4096, 7_300_000)] == ["12 B", "4.1 kB", "7.3 MB"]
+    assert [fmt.size(octets) for octets in (12, 4096, 7_300_000)] == ["12 B", "4.1 kB", "7.3 MB"]
 
 
 # --- the screen --------------------------------------------------------------------------------------------
