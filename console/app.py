@@ -25,7 +25,7 @@ from textual.timer import Timer
 
 from console.actions import BY_ID, Action, bindings
 from console.commands import NAMES, parse
-from console.config import Config
+from console.config import Config, shown_key
 from console.feeds.base import Feed
 from console.feeds.replay import SPEEDS
 from console.operator import Operator
@@ -48,7 +48,9 @@ from console.store.record import over, remedy
 from console.store.view import TableView
 from console.terminal import TerminalDriver
 from console.theming import Theming
+from console.typing_ahead import TypingAhead
 from console.widgets.clock import RenderClock
+from harness.records.errors import RecordError
 from harness.spec import StragglerPolicy
 from harness.wire.inquiry import Answer, Question
 
@@ -57,7 +59,7 @@ Result = Literal["detached", "stop", "left"]
 OF_A_RUN: Final = ("live", "fleet", "sla", "events")
 
 
-class PacelineApp(Saving, Theming[Result]):
+class PacelineApp(Saving, TypingAhead[Result], Theming[Result]):
     """Result: `detached` (the run goes on), `stop` (the operator asked for its end), `left` (it had ended before)."""
 
     TITLE = "Paceline"
@@ -165,7 +167,11 @@ class PacelineApp(Saving, Theming[Result]):
     def _begin(self) -> None:
         """Hear of the run, or show its record when there is no head to hear."""
         session = self.session
-        state = over(session.path) if session.path is not None and session.kind == "head" else None
+        try:
+            state = over(session.path) if session.path is not None and session.kind == "head" else None
+        except RecordError as problem:  # no head to ask and no record to show
+            session.store.disconnected(str(problem))  # stays on screen
+            return
         if state is not None and session.path is not None:
             session.store.apply_record(state)
             if not session.store.ended:
@@ -294,6 +300,7 @@ class PacelineApp(Saving, Theming[Result]):
         self.operator.control()
 
     def action_help(self) -> None:
+        self.expect_typing()
         shown = self.painted_screen
         self.push_screen(HelpScreen(shown.WHERE if shown is not None else "live", self.config.keys))
 
@@ -326,14 +333,17 @@ class PacelineApp(Saving, Theming[Result]):
 
     # --- by name -------------------------------------------------------------------------------------------
 
-    def action_command_line(self) -> None:
-        self.push_screen(CommandLine(self._values), self._run_line)
+    def action_command_line(self, begun: str = "") -> None:
+        self.expect_typing()
+        self.push_screen(CommandLine(self._values, begun), self._run_line)
 
     def _values(self, takes: str) -> Sequence[str]:
         """What the argument of a command can be."""
         screen = self.painted_screen
         if takes == "SLOT":
             return [info.slot for info in self.store.slots]
+        if takes == "FIELD=VALUE":
+            return screen.field_names() if isinstance(screen, LaunchScreen) else []
         known = {"THEME": self.theme_names, "POLICY": get_args(StragglerPolicy), "SPEED": [f"{speed:g}" for speed in SPEEDS]}
         return known.get(takes) or (screen.sort_names() if takes == "COLUMN" and screen is not None else [])
 
@@ -362,4 +372,5 @@ class PacelineApp(Saving, Theming[Result]):
         where = shown.WHERE if shown is not None else "live"
         for action in NAMES.values():
             if where in action.where or "app" in action.where:
-                yield SystemCommand(action.title, action.help, partial(self.run_named, action))
+                told = f"{shown_key(action, self.config.keys)} · {action.help or action.title.lower()}"
+                yield SystemCommand(action.title, told, partial(self.run_named, action))

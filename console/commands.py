@@ -19,6 +19,7 @@ ALIASES: Final[Mapping[str, str]] = {
     "set-rate": "rate", "theme": "next_theme", "h": "help", "screenshot": "picture", "save": "export", "replicas": "mode_fleet",
     "log": "log", "logs": "mode_events", "journal": "mode_events", "take-control": "control", "restart": "new_attempt",
     "speed": "replay_speed", "play": "replay_play", "start-attempt": "new_attempt",
+    "set": "edit",
 }  # fmt: skip
 _NOT_TYPED: Final = frozenset(
     {"up", "down", "left", "right", "page_up", "page_down", "top", "bottom", "back", "command_line", "command_palette"}

@@ -123,8 +123,9 @@ def _not_a_key(key: str) -> str:
     *modifiers, base = key.split("+") if len(key) > 1 else [key]
     if _normal(key) in RESERVED:
         return f"{key!r} belongs to text fields and to leaving"
-    if len(base) == 1:
-        named = not modifiers or base.islower() or not base.isalpha()
+    if len(base) == 1:  # some signs have a name that Textual cannot read again
+        readable = base.isascii() or key_to_character(_normal(base)) == base
+        named = readable and (not modifiers or base.islower() or not base.isalpha())
     else:
         named = base in _NAMED or key_to_character(base) is not None
     if named and all(modifier in _MODIFIERS for modifier in modifiers):

@@ -132,6 +132,7 @@ class Operator:
                 self._app.tell("the last act still waits for the head's answer", severity="warning")
             return
         self._asking = True
+        self._app.expect_typing()
         self._app.run_worker(self._to_its_end(asking), group="acts")
 
     async def _to_its_end(self, asking: Coroutine[Any, Any, object]) -> None:
@@ -139,6 +140,7 @@ class Operator:
             await asking
         finally:
             self._asking = False
+            self._app.expect_nothing()
 
     @property
     def _feed(self) -> Feed:
@@ -164,6 +166,7 @@ class Operator:
             await self._send_all(feed, action, orders, asked)
 
     async def _ask(self, dialog: Screen[Answer | None]) -> Answer | None:
+        self._app.clear_notifications()  # what was told before must not lie over the question
         return await self._app.push_screen_wait(dialog)
 
     # --- control -------------------------------------------------------------------------------------------
@@ -217,6 +220,7 @@ class Operator:
     async def _send_all(self, feed: Feed, action: Action, orders: list[Order], asked: Question) -> None:
         """One after the other, so that esc can stop the rest and each refusal is told with its slot."""
         progress = Sending(asked.doing, len(orders))
+        self._app.expect_nothing()  # it has no field: its esc is its own
         await self._app.push_screen(progress)
         done, refused, silent = 0, [], ""
         try:

@@ -15,6 +15,7 @@ from typing import Final
 from console.store.fleet import FleetStore, LinkKind
 from console.store.tables import judged, window_s
 from console.widgets import fmt
+from harness.metrics.rates import RATE_WINDOW_S
 from harness.wire.control import FleetSnapshot, JournalEntry, SlaView
 
 #: The same thing of more replicas than this in one moment is told with a number.
@@ -127,7 +128,7 @@ def status(store: FleetStore) -> str:
         parts.append(f"attempt {snap.attempt} {snap.attempt_state}{paused}, {fmt.clock(snap.elapsed_s)}{of}")
         parts.append(
             f"{fmt.rate(snap.completed_qps)} of {fmt.rate(snap.target_qps)} target QPS completed over the last "
-            f"{window_s(store):.0f} s, {_count(snap.in_flight, 'sample')} in flight, {fmt.count(snap.backlog)} held in the head"
+            f"{RATE_WINDOW_S:.0f} s, {_count(snap.in_flight, 'sample')} in flight, {fmt.count(snap.backlog)} held in the head"
         )
         parts += [
             text for name, view in (("TTFT", snap.ttft), ("TPOT", snap.tpot)) if (text := against(name, view, window_s(store)))

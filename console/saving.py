@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 import platformdirs
 
 from console.export import free_stem, write_tables
+from harness.records.layout import RunFolder
 
 if TYPE_CHECKING:
     from console.screens.base import PaintedScreen
@@ -83,7 +85,8 @@ class Saving:
 
 
 def save(app: _App, write: Callable[[Path], list[Path]], what: str) -> None:
-    """Into the run's record when it lies here and can be written, else into the working directory; says where, or why not."""
+    """Into `exports` of the run's record when it lies here and can be written, else into the working directory; says where, or
+    why not."""
     problems = []
     for folder in folders_for(app):
         try:
@@ -91,8 +94,8 @@ def save(app: _App, write: Callable[[Path], list[Path]], what: str) -> None:
         except OSError as problem:
             problems.append(f"{problem.filename}: {problem.strerror}" if problem.filename else problem.strerror or str(problem))
             continue
-        told = "\n".join([f"{what} in {files[0]}", *(file.name for file in files[1:])])
-        app.tell(told + (f"\n(not into the record: {problems[0]})" if problems else ""))
+        named = files[0].name if len(files) == 1 else f"{len(files)} files: {files[0].stem}*"  # two short lines, not nine
+        app.tell(f"{named}\nin {_short(files[0].parent)}" + (f"\n(not into the record: {problems[0]})" if problems else ""))
         return
     app.tell("\n".join(dict.fromkeys(problems)), f"no {what}", "error")
 
@@ -100,4 +103,19 @@ def save(app: _App, write: Callable[[Path], list[Path]], what: str) -> None:
 def folders_for(app: _App) -> list[Callable[[], Path]]:
     """Called one after the other: a working directory that was removed is an OSError of its own."""
     record = app.record_folder
-    return [*([lambda: record] if record is not None else []), Path.cwd]
+    return [*([lambda: _made(RunFolder(record).exports)] if record is not None else []), Path.cwd]
+
+
+def _made(folder: Path) -> Path:
+    folder.mkdir(exist_ok=True)
+    return folder
+
+
+def _short(folder: Path) -> str:
+    """As one would type it here: below the working directory without it, below the home with ~, else whole."""
+    for mark, base_of in (("", Path.cwd), ("~/", Path.home)):
+        with contextlib.suppress(OSError, RuntimeError):
+            base = base_of()
+            if folder != base and folder.is_relative_to(base):
+                return f"{mark}{folder.relative_to(base)}"
+    return str(folder)

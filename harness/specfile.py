@@ -85,13 +85,13 @@ def to_toml(spec: RunSpec) -> str:
 
 def _locate(which: str) -> Path:
     shipped = PROFILES / f"{which}.toml"
-    if "/" not in which and shipped.is_file():
+    if "/" not in which and os.path.isfile(shipped):
         return shipped
     path = at_home(which or "(nothing)")
     if os.path.isfile(path):
         return path.resolve()
     names = list(profiles())
-    if path.is_dir():
+    if os.path.isdir(path):
         what = "is a folder; a TOML file or the name of a profile is needed"
     elif "/" in which or which.endswith(".toml"):
         what = "no such file"

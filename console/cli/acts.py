@@ -128,7 +128,7 @@ def stop(
     folder = live_run(run)
     code = _act(folder, "stop", {}, reason, json)
     if code == OK and wait:
-        from console.cli.launch import wait_for_head_to_end
+        from console.starting import wait_for_head_to_end
 
         if not wait_for_head_to_end(folder, _WAIT_STOP_S):
             complain(

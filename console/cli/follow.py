@@ -12,8 +12,8 @@ import time
 from collections.abc import Iterator
 from types import FrameType
 
-from console.cli.launch import wait_for_head_to_end
 from console.cli.progress import ProgressLines
+from console.starting import wait_for_head_to_end
 from harness.cluster.local import head_alive, kill_run
 from harness.records.errors import RecordError
 from harness.records.journal import read_journal

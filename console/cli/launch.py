@@ -1,27 +1,13 @@
-"""Starting a head, in a new folder or in one whose head has died, and waiting for either end of its life.
-
-What can be wrong with the samples is found out here, before there is a folder or a process.
-"""
+"""Reading a dataset for a command: one that takes long says so. The rest of a start is `console/starting.py`."""
 
 from __future__ import annotations
 
-import shutil
 import threading
-import time
-from pathlib import Path
 
-from console.cli.errors import BadInput, HeadDied, NotStarted
-from console.cli.output import note, plural
-from harness.cluster.local import head_alive, kill_run, launch_head
-from harness.cluster.procinfo import end_group, is_alive
-from harness.records.layout import RunFolder, new_run_folder, runs_root
+from console.cli.output import note
+from console.starting import read_dataset
 from harness.spec import RunSpec
-from harness.wire.client import HeadAddress, HeadUnreachable
-from harness.wire.sockets import why_no_listening
 
-#: From the start of the process to head.json; a head imports for about a second, on a loaded machine for several.
-START_DEADLINE_S = 45.0
-LOG_LINES = 15
 #: Reading a dataset in silence for longer than this would look like a hang.
 SILENT_READING_S = 1.0
 
@@ -38,90 +24,3 @@ def check_dataset(spec: RunSpec) -> None:
         read_dataset(spec)
     finally:
         reading.cancel()
-
-
-def read_dataset(spec: RunSpec) -> int:
-    """How many samples it has; 0 for made-up lengths, which are not made. Raises DatasetError, BadInput."""
-    data, wanted = spec.dataset, spec.load.performance_samples
-    if data.kind == "lengths" and wanted is None:
-        return 0
-    from harness.datasets import load
-
-    found = len(load(spec))
-    if wanted is not None and wanted > found:
-        raise BadInput(f"load.performance_samples: {wanted:,d} is more than the dataset has ({plural(found, 'sample')})")
-    return found
-
-
-def new_run(spec: RunSpec) -> RunFolder:
-    """A run's folder with its spec in it, and a head that answers."""
-    root = runs_root(spec.record.dir)
-    try:
-        root.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        named = "record.dir" if spec.record.dir else "PACELINE_RUNS (or the current folder)"
-        raise BadInput(f"{named}: runs cannot be kept in {root}: {error.strerror}") from error
-    refusal = why_no_listening(spec.cluster.bind)
-    if refusal:
-        raise BadInput(f"cluster.bind: {spec.cluster.bind!r} cannot be listened on ({refusal}); give an address of this machine")
-    free_gb = shutil.disk_usage(root).free / 1e9
-    if free_gb < spec.record.min_free_gb:
-        raise NotStarted(
-            f"{root} has {free_gb:.2f} GB free, record.min_free_gb asks for {spec.record.min_free_gb:g}: "
-            "free some space or set record.dir to another disk"
-        )
-    folder = new_run_folder(root, spec.name)
-    folder.spec_json.write_text(spec.model_dump_json(indent=2) + "\n", encoding="utf-8")
-    try:
-        start_head(folder)
-    except BaseException:
-        kill_run(folder)  # the workers it may have started
-        raise
-    return folder
-
-
-def start_head(folder: RunFolder, deadline_s: float = START_DEADLINE_S) -> int:
-    """The pid of a head that has written how to reach it. Interrupted, or out of time, it is ended; workers are left alone:
-    those of a run that is taken up again are warm, and another try may find them."""
-    pid = launch_head(folder)
-    try:
-        _wait_for_address(folder, pid, deadline_s)
-    except BaseException:
-        end_group(pid, None, grace_s=3.0)
-        raise
-    return pid
-
-
-def _wait_for_address(folder: RunFolder, pid: int, deadline_s: float) -> None:
-    until_s = time.monotonic() + deadline_s
-    while True:
-        try:
-            if HeadAddress.read(folder).pid == pid:
-                return
-        except HeadUnreachable:
-            pass  # not written yet
-        if not is_alive(pid, None):
-            raise HeadDied(f"the head of {folder.name} ended before it could be reached{log_tail(folder.log('head'))}")
-        if time.monotonic() > until_s:
-            raise HeadDied(f"the head of {folder.name} was not ready within {deadline_s:g} s{log_tail(folder.log('head'))}")
-        time.sleep(0.05)
-
-
-def wait_for_head_to_end(folder: RunFolder, within_s: float) -> bool:
-    until_s = time.monotonic() + within_s
-    while head_alive(folder):
-        if time.monotonic() > until_s:
-            return False
-        time.sleep(0.1)
-    return True
-
-
-def log_tail(path: Path, lines: int = LOG_LINES) -> str:
-    """For the end of a sentence: `; the end of LOG:` and its last lines."""
-    try:
-        last = path.read_text(errors="replace").splitlines()[-lines:]
-    except OSError:
-        last = []
-    if not last:
-        return f"; its log {path} is empty"
-    return f"; the end of {path}:\n" + "\n".join(f"  {line}" for line in last)

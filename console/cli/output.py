@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import math
-import shlex
-import shutil
 import sys
 import time
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import Any
+
+from console.typed import typed as typed
 
 
 def say(text: str = "") -> None:
@@ -29,27 +28,6 @@ def complain(text: str) -> None:
 def say_json(value: Any) -> None:
     """One JSON value. NaN (too few samples for that figure) becomes null: JSON has no NaN."""
     say(json.dumps(clean(value), indent=2 if sys.stdout.isatty() else None, ensure_ascii=False))
-
-
-def typed(command: str) -> str:
-    """A command as it has to be typed here: `.venv/bin/paceline attach` where `paceline` alone would not be found."""
-    return f"{_called(sys.argv[0])} {command}"
-
-
-def _called(argv0: str) -> str:
-    given = Path(argv0)
-    if given.name == "__main__.py" and given.parent == Path(__file__).parent:
-        python = sys.executable
-        return f"{'python' if _on_path('python', python) else shlex.quote(python)} -m console.cli"
-    if given.name != "paceline" or _on_path("paceline", argv0):
-        return "paceline"
-    return shlex.quote(argv0)
-
-
-def _on_path(name: str, file: str) -> bool:
-    """Whether typing the name alone would start this very file."""
-    found = shutil.which(name)
-    return found is not None and Path(found).absolute() == Path(file).absolute()
 
 
 def plural(n: int, thing: str) -> str:

@@ -146,7 +146,7 @@ def live_page(page: Page, tables: Tables) -> None:
         page.title("SLA")
         page.table(SLA_COLUMNS, tables["sla"])
     for load in tables["load"]:
-        page.title(f"Load, last {load['window_s']:.0f} s")
+        page.title(f"Load, last {load['rate_window_s']:.0f} s")
         _load_lines(page, load)
     page.title("Replicas")
     page.line(f"{run['replicas']:,d} in all", *(f"{row['replicas']:,d} {row['state']}" for row in tables["states"]))
@@ -171,11 +171,12 @@ def live_page(page: Page, tables: Tables) -> None:
 
 def _load_lines(page: Page, load: Row) -> None:
     qps = [f"{name} {fmt.rate(_number(load, f'{name}_qps'))}" for name in ("target", "offered", "completed")]
+    slope = fmt.signed(_number(load, "backlog_slope_per_s"))
     ramp = f"ramp to {fmt.rate(load['ramp_to_qps'])} in {fmt.age(load['ramp_left_s'])}" if load["ramp_to_qps"] else ""
     page.line(f"{'  '.join(qps)} QPS", ramp, f"{fmt.count(_number(load, 'tokens_per_s'))} tok/s")
     page.line(
         f"in flight {load['in_flight']:,d}, oldest {fmt.age(_number(load, 'oldest_in_flight_s'))}",
-        f"backlog {load['backlog']:,d} ({fmt.signed(_number(load, 'backlog_slope_per_s'))}/s)",
+        f"backlog {load['backlog']:,d} ({slope}/s over {load['backlog_window_s']:.0f} s)",
         f"issue lag p99 {fmt.millis(_number(load, 'issue_lag_p99_ms'))}",
     )
     again = f"re-dispatched {load['redispatched']:,d}" if load["redispatched"] else ""
@@ -219,6 +220,11 @@ _PLACE: Final = (
 )
 _REASON: Final = Column("REASON", _text("reason"), right=False, keep=5)
 
+
+def _cause(row: Row) -> str:
+    return f"likely {row['likely_cause']}" if row.get("likely_cause") else ""
+
+
 FAULT_COLUMNS: Final = (
     Column("REPLICA", _text("slot"), right=False),
     Column("STATE", lambda row: "outlier" if row["state"] == "READY" else row["state"], right=False),
@@ -227,7 +233,7 @@ FAULT_COLUMNS: Final = (
     Column("Z", _as("step_z", fmt.signed)),
     Column("TOK/S", _as("tokens_per_s", fmt.count)),
     Column("TTFT p99", _as("ttft_p99_ms", fmt.millis)),
-    Column("REASON", lambda row: "" if row["state"] in ("READY", "SLOW") else str(row["reason"]), right=False, keep=5),
+    Column("REASON", lambda row: _cause(row) if row["state"] in ("READY", "SLOW") else str(row["reason"]), right=False, keep=5),
 )
 
 FLEET_COLUMNS: Final = (
@@ -252,15 +258,17 @@ FLEET_COLUMNS: Final = (
 NODE_COLUMNS: Final = (
     Column("NODE", _text("node"), right=False),
     Column("STATES", lambda row: " ".join(f"{number} {state}" for state, number in row["states"].items()), right=False),
+    Column("SLOW", _as("slow", fmt.count), keep=6),
+    Column("MISSING", _as("missing", fmt.count), keep=6),
     Column("TOK/S", _as("tokens_per_s", fmt.count)),
-    Column("RATIO", _as("step_ratio_median", _decimals(2))),
-    Column("MAX", _as("step_ratio_max", _decimals(2)), keep=6),
-    Column("TTFT p99", _as("ttft_p99_ms_median", fmt.millis)),
-    Column("MAX", _as("ttft_p99_ms_max", fmt.millis), keep=6),
-    Column("TPOT p99", _as("tpot_p99_ms_median", fmt.millis)),
-    Column("MAX", _as("tpot_p99_ms_max", fmt.millis), keep=5),
-    Column("FLIGHT", _as("in_flight", fmt.count), keep=7),
+    Column("RATIO", _as("step_ratio_max", _decimals(2))),
+    Column("TTFT p99", _as("ttft_p99_ms_max", fmt.millis)),
+    Column("TPOT p99", _as("tpot_p99_ms_max", fmt.millis)),
+    Column("KV", _as("kv_use_fraction_mean", fmt.percent), keep=7),
+    Column("RUN", _as("running", fmt.count), keep=3),
     Column("WAIT", _as("waiting", fmt.count), keep=4),
+    Column("FLIGHT", _as("in_flight", fmt.count), keep=7),
+    Column("OLDEST", _as("oldest_in_flight_s_max", fmt.age), keep=5),
 )
 
 ATTEMPT_COLUMNS: Final = (
@@ -280,13 +288,14 @@ def fleet_page(page: Page, run: Row, tables: Tables, order: str) -> None:
     heading(page, run)
     rows = tables["replicas"]
     window = "figures of the whole attempt" if run["link"] == "ended" else "latencies of the last window"
-    page.title(f"{len(rows):,d} of {run['replicas']:,d} replicas, {order}; {window}")
+    page.title(f"{len(rows):,d} of {fmt.plural(run['replicas'], 'replica')}, {order}; {window}")
     page.table(FLEET_COLUMNS, rows, "none fits the filter" if run["replicas"] else "no replica is known yet")
 
 
 def nodes_page(page: Page, run: Row, tables: Tables) -> None:
     heading(page, run)
-    page.title(f"{len(tables['nodes']):,d} nodes; RATIO, TTFT and TPOT are medians over a node's replicas, last window")
+    known = fmt.plural(len(tables["nodes"]), "node")
+    page.title(f"{known}; of a node's serving replicas the sums, the worst ratio and p99 (last window), the mean KV")
     page.table(NODE_COLUMNS, tables["nodes"], "no node is known yet")
 
 
@@ -314,7 +323,7 @@ def sla_page(page: Page, run: Row, tables: Tables, summary: Iterable[Row]) -> No
     if tables.get("ttft_parts"):
         first = tables["ttft_parts"][0]
         slowest = f"SLOWEST 1% the mean over the {first['slowest_n']:,d} slowest"
-        page.title(f"Parts of TTFT, last window, {first['n']:,d} samples; {slowest}")
+        page.title(f"Parts of TTFT, last window, {fmt.plural(first['n'], 'sample')}; {slowest}")
         page.table(PART_COLUMNS, tables["ttft_parts"])
     if tables.get("tail"):
         whole = sum(row["ttft_over_whole_n"] or 0 for row in tables["tail"])

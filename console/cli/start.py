@@ -134,7 +134,7 @@ def _check_twin(*, once: bool, json: bool, follow: bool, plain: bool, every: flo
 def restart_head(run: str, /, *, no_console: NoConsole = False, json: AsJson = False, read_only: ReadOnly = False) -> int:
     """Start a new head on a run whose head has died: warm replicas register again, the record goes on."""
     from console.cli.found import any_run
-    from console.cli.launch import start_head
+    from console.starting import start_head
     from harness.cluster.local import head_alive
 
     folder = any_run(run)
@@ -164,7 +164,8 @@ def _run(
     from harness.specfile import load_spec
 
     spec = load_spec(which, overrides)
-    from console.cli.launch import check_dataset, new_run
+    from console.cli.launch import check_dataset
+    from console.starting import new_run
 
     check_dataset(spec)
     folder = new_run(spec)
@@ -244,7 +245,7 @@ def open_launch() -> int:
 
 def _say_it_goes_on(folder: RunFolder) -> None:
     attach, stop = typed(f"attach {folder.name}"), typed(f"stop {folder.name}")
-    say(f"{folder.name} goes on. `{attach}` opens it again, `{stop}` ends it.")
+    say(f"{folder.name} goes on. To open it again, and to end it:\n  {attach}\n  {stop}")
 
 
 def _need_terminal(what: str, instead: str) -> None:

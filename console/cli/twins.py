@@ -21,11 +21,11 @@ from typing import Any, Final, Literal
 
 from console.cli import pages
 from console.cli.errors import NOT_VALID, OK, BadInput, exit_code_of
-from console.cli.launch import wait_for_head_to_end
 from console.cli.output import clean, note, say, say_json, typed
 from console.feeds.base import Feed, NoFeed
 from console.feeds.head import HeadFeed
 from console.plain import Narrator, ended, opening, stamped
+from console.starting import wait_for_head_to_end
 from console.store import tables
 from console.store.fleet import FleetStore
 from console.store.record import over, summary_of
@@ -93,7 +93,7 @@ class Watched:
         while self.store.snapshot is None and not self.store.ended and not self.gone:
             if time.monotonic() > until_s:
                 why = self.store.link_note or f"nothing was heard of it for {within_s:g} s"
-                raise HeadUnreachable(f"{self.folder.name}: {why}")
+                raise HeadUnreachable(f"{self.folder.name}: {why.removeprefix(f'{self.folder.name}: ')}")
             await asyncio.sleep(0.05)
 
 

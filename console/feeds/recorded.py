@@ -19,6 +19,7 @@ from harness.metrics.early_stopping import allowed_over, needed
 from harness.metrics.histogram import EDGES_MS, percentiles, quantiles
 from harness.metrics.parts import TtftParts
 from harness.metrics.projection import project
+from harness.metrics.rates import RATE_WINDOW_S
 from harness.records.errors import RecordError
 from harness.records.layout import RunFolder
 from harness.records.runfile import AttemptRecord, RunFile
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
 
 JOURNAL_TAIL: Final = 500
 SERIES_POINTS: Final = 1800
-RATE_WINDOW_S: Final = 10.0  # of the head's rates
 EPOCH: Final = 1
 _MISSING_SHOWN: Final = 20
 _WORKING: Final = [REPLICA_CODE[name] for name in sorted(HOLDS_SAMPLES)]
@@ -57,6 +57,10 @@ class RecordedRun:
         loads = [one.started_unix for one in run.attempts if one.started_unix]
         self.load_s = max(0.0, min(loads) - self.start_unix) if loads else 0.0
         self._series = self._all_series()
+
+    def marks_s(self) -> list[int]:
+        """Seconds at which an act, an alert or an attempt's beginning or end is on the screens."""
+        return sorted({math.ceil(entry.unix - self.start_unix) for entry in self.chronicle.entries if _is_mark(entry)})
 
     # --- messages --------------------------------------------------------------------------------------------
 
@@ -304,6 +308,12 @@ class RecordedRun:
             found = latency.percentiles_each_s(ticks, window)
             series[f"{name}_p50_ms"][running] = [one.p50 for one in found]
             series[f"{name}_p99_ms"][running] = [one.p99 for one in found]
+
+
+def _is_mark(entry: control.JournalEntry) -> bool:
+    if entry.what.startswith(("act.", "alert.")) or entry.what in ("straggler.slow", "attempt.start", "attempt.end"):
+        return True
+    return entry.what == "replica.state" and entry.after in ("LOST", "REJECTED")
 
 
 def _rates(times: NDArray[np.int32], ticks: NDArray[np.float64]) -> NDArray[np.float64]:

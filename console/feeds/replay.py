@@ -26,6 +26,7 @@ SPEEDS: Final = (1.0, 4.0, 16.0, 60.0)
 FRAME_S: Final = 0.25
 TELL_AGAIN_S: Final = 1.0  # well below the silence after which a picture counts as stale
 BEFORE_LOAD_S: Final = 3.0  # where it begins: the load is what people come for, and the barrier may have taken minutes
+MARK_SLACK_S: Final = 3.0
 #: More seconds at once than this are a jump: the store then gets its series whole instead of point by point.
 MOST_STEPS: Final = 1
 
@@ -80,6 +81,22 @@ class ReplayFeed:
         """Kept within the record; shown at once, whether it plays or not."""
         self.position_s = min(max(0.0, seconds), self.length_s)
         self._shown_s = -1
+        self._moved.set()
+
+    def seek_mark(self, way: int) -> bool:
+        """To the next act, alert or end of an attempt (-1: the one before); False: there is none that way."""
+        marks = self._run.marks_s() if self._run is not None else []
+        here = int(self.position_s)
+        if way > 0:
+            found = [second for second in marks if here < second <= self.length_s][:1]
+        else:  # while it plays, the last one is still close: a second press must come past it
+            found = [second for second in marks if second < here - (MARK_SLACK_S if self.playing else 0.0)][-1:]
+        if found:
+            self.seek_to(float(found[0]))
+        return bool(found)
+
+    def pause(self) -> None:
+        self.playing = False
         self._moved.set()
 
     def set_speed(self, speed: float) -> None:

@@ -216,7 +216,8 @@ def read_timeline(record: Record, slots: list[str]) -> TimelineTape:
     import polars as pl
 
     place = pl.col("slot").cast(pl.Enum(slots), strict=False).to_physical()
-    frame = record.timeline().select("unix", place.cast(pl.Int32).fill_null(-1).alias("slot")).collect()
+    rows = record.timeline()  # once: of a run that goes on, the next look may find a chunk more
+    frame = rows.select("unix", place.cast(pl.Int32).fill_null(-1).alias("slot")).collect()
     seen = frame["unix"].to_numpy()
     unix, row = np.unique(seen, return_inverse=True)
     every = max(1, -(-len(unix) * len(slots) // TIMELINE_CELLS))
@@ -227,7 +228,7 @@ def read_timeline(record: Record, slots: list[str]) -> TimelineTape:
     shape = (len(unix), len(slots))
 
     def column(name: str, dtype: Any, missing: float) -> NDArray[Any]:
-        values = record.timeline().select(_code(name)).collect()[name]
+        values = rows.select(_code(name)).collect()[name]
         grid = np.full(shape, missing, dtype=dtype)
         grid[row, slot] = values.fill_null(missing).to_numpy()[kept]
         return grid

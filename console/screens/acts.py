@@ -13,13 +13,23 @@ from dataclasses import dataclass
 from typing import Final
 
 from console.store import tables
+from console.store.causes import reason_of
 from console.store.fleet import READY_CODE, SLOW_CODE, FleetStore
 from console.widgets import fmt
+from console.widgets.fmt import plural
 from harness.spec import StragglersSpec
 from harness.wire.inquiry import LatencyDetail, SlaDetail
 from harness.wire.states import ALIVE, DRAINED, DRAINING, EVICTED, LOST, REJECTED, SUSPECT
 
 Fact = tuple[str, str]
+GRAVE_SHARE: Final = 0.25  # more load than that on those that are left is shown as a warning
+
+
+class Grave(str):
+    """A fact's text that must not be read over."""
+
+    __slots__ = ()
+
 
 SERVING: Final = frozenset({"READY", "SLOW"})
 _REMOVES: Final = frozenset({"evict", "drain", "recycle"})
@@ -91,7 +101,7 @@ def facts_for(store: FleetStore, act: str, targets: Sequence[Target], prediction
     elif act == "waive":
         facts.append(("effect", _waiving(store, len(targets))))
     else:
-        facts.append(("effect", "drained: serves again · evicted or lost: its worker starts a new one, which warms up and joins"))
+        facts.append(("effect", _readmitting(targets)))
     facts.append(("verdict", verdict_fact(store, act)))
     facts.append(("acts on", _lives(store, targets)))
     return facts
@@ -134,7 +144,7 @@ def eviction_limit(store: FleetStore, wanted: int) -> tuple[str, str]:
     """(the figures, the objection) of the rule that few replicas are evicted in ten minutes."""
     limits = store.spec.stragglers if store.spec is not None else StragglersSpec()
     done = store.snapshot.evictions if store.snapshot is not None else 0
-    text = f"{done} evictions in the last 10 min, at most {limits.max_acts_per_10min}"
+    text = f"{plural(done, 'eviction')} in the last 10 min, at most {limits.max_acts_per_10min}"
     allowed = max(0, limits.max_acts_per_10min - done)
     if wanted <= allowed:
         return f"{text}: ok", ""
@@ -165,10 +175,10 @@ def _condition(store: FleetStore, at: int, target: Target) -> str:
     if not math.isnan(ratio):
         parts.append(f"step time {ratio:.2f}x the fleet's" + ("" if math.isnan(z) else f" (z {fmt.signed(z)})"))
     tokens, median = float(store.floats("tokens_s")[at]), store.median("tokens_s")
-    if not math.isnan(tokens) and median:
+    if target.state in SERVING and not math.isnan(tokens) and median:
         parts.append(f"{fmt.signed_percent(tokens / median - 1)} tok/s against the median")
-    if store.slots[at].reason:
-        parts.append(store.slots[at].reason)
+    if why := reason_of(store, at):
+        parts.append(why)
     return " · ".join(parts)
 
 
@@ -184,11 +194,13 @@ def _conditions(store: FleetStore, at: Sequence[int]) -> str:
 
 
 def _in_flight(store: FleetStore, act: str, at: Sequence[int]) -> str:
-    held = fmt.count(int(store.ints("outstanding")[list(at)].sum()))
+    number = int(store.ints("outstanding")[list(at)].sum())
+    held = plural(number, "sample")
     if act == "evict":
-        return f"{held} samples; what is not finished goes to others again"
-    tail = "then it stays warm" if act == "drain" else "then the engine is started again in place"
-    return f"{held} samples are finished first, no new ones; {tail}"
+        return f"{held}; what is not finished goes to others again"
+    it, engine = ("it stays", "the engine is") if len(at) == 1 else ("they stay", "the engines are")
+    tail = f"then {it} warm" if act == "drain" else f"then {engine} started again in place"
+    return f"{held} {'is' if number == 1 else 'are'} finished first, no new ones; {tail}"
 
 
 def _effect(store: FleetStore, at: Sequence[int]) -> str:
@@ -197,11 +209,12 @@ def _effect(store: FleetStore, at: Sequence[int]) -> str:
     if not leaves:
         return "serves nothing now: the others keep their share"
     if after <= 0:
-        return "nobody would be left to serve: the attempt would end"
+        return Grave("▲ nobody would be left to serve: the attempt would end")
     if store.snapshot is None or not store.snapshot.attempt:
-        return f"{fmt.count(after)} replicas would serve the next attempt"
-    load = f"{fmt.signed((serving / after - 1) * 100)}% load each"
-    return f"{fmt.rate(store.snapshot.target_qps)} qps over {fmt.count(after)} replicas: {load}"
+        return f"{plural(after, 'replica')} would serve the next attempt"
+    more = serving / after - 1
+    text = f"{fmt.rate(store.snapshot.target_qps)} qps over {plural(after, 'replica')}: {fmt.signed(more * 100)}% load each"
+    return Grave(f"▲ {text}") if more > GRAVE_SHARE else text
 
 
 def _latency(store: FleetStore, prediction: Prediction | None, number: int) -> Fact:
@@ -213,17 +226,36 @@ def _latency(store: FleetStore, prediction: Prediction | None, number: int) -> F
 
 
 def _without(name: str, detail: LatencyDetail | None, its: str) -> str:
-    now_ms = detail.window_ms.get("p99", math.nan) if detail is not None else math.nan
-    then_ms = detail.without_p99_ms if detail is not None else math.nan
-    if detail is not None and math.isnan(now_ms):
-        return f"{name} {fmt.UNKNOWN}: {fmt.count(detail.window_n)} samples are too few"
-    return f"{name} {fmt.millis(now_ms)}; without {its} samples {fmt.millis(then_ms)}"
+    """A dash says why it is one."""
+    if detail is None:
+        return f"{name} {fmt.UNKNOWN}: the head has not answered yet"
+    now_ms, then_ms = detail.window_ms.get("p99", math.nan), detail.without_p99_ms
+    if math.isnan(now_ms):
+        return f"{name} {fmt.UNKNOWN}: {plural(detail.window_n, 'sample')} {'is' if detail.window_n == 1 else 'are'} too few"
+    few = f"{fmt.UNKNOWN}: too few are left" if math.isnan(then_ms) else fmt.millis(then_ms)
+    return f"{name} {fmt.millis(now_ms)}; without {its} samples {few}"
+
+
+def _readmitting(targets: Sequence[Target]) -> str:
+    """A drained one still runs, the others are gone; each case is told only if it is there."""
+    warm = sum(target.state in (DRAINING, DRAINED) for target in targets)
+    gone = len(targets) - warm
+    it, worker = ("it", "its worker starts a new one") if len(targets) == 1 else ("they", "the worker starts new ones")
+    serves = f"{it} {'serves' if len(targets) == 1 else 'serve'} again at once: warm already"
+    joins = f"{worker}, which {'warms up and joins' if len(targets) == 1 else 'warm up and join'}"
+    if warm and gone:
+        return f"{plural(warm, 'drained one')} again at once · for {fmt.count(gone)} {joins}"
+    return serves if warm else joins
 
 
 def _waiving(store: FleetStore, number: int) -> str:
     missing = store.snapshot.missing_total if store.snapshot is not None else 0
     left = max(0, missing - number)
-    rest = "nobody else is missing: it opens" if missing and not left else f"{left} other slots are still missing"
+    rest = (
+        "nobody else is missing: it opens"
+        if missing and not left
+        else f"{plural(left, 'other slot')} {'is' if left == 1 else 'are'} still missing"
+    )
     return f"the barrier no longer waits for {'it' if number == 1 else 'them'}; {rest}"
 
 

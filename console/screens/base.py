@@ -45,6 +45,9 @@ class ConsoleApp(Protocol):
     def tell(self, text: str, title: str = "", severity: Literal["information", "warning", "error"] = "information") -> None:
         """A toast."""
 
+    def expect_typing(self) -> None:
+        """Said by an action that opens a field: keys typed ahead are for that field, not for this screen."""
+
     def now_s(self) -> float: ...
 
     @property

@@ -15,11 +15,12 @@ from typing import ClassVar, Final
 from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical, VerticalScroll
 
-from console.actions import Where, bindings, footer_of
+from console.actions import BY_ID, Where, bindings, footer_of
 from console.screens.base import PaintedScreen, Tables
 from console.store import tables
-from console.store.causes import likely_cause
-from console.store.compare import Difference, compared, differences
+from console.store.causes import likely_cause, reason_of
+from console.store.columns import LIVE_STATES
+from console.store.compare import Difference, compared, differences, told
 from console.store.fleet import FleetStore
 from console.store.tail import LogTail
 from console.widgets import fmt
@@ -65,9 +66,9 @@ class ReplicaScreen(PaintedScreen):
                     yield BandChart(lambda: "step time", lambda: self._band("step_ms"), _short_ms, id="step-chart")
                     yield BandChart(lambda: "waiting", lambda: self._band("waiting"), fmt.big, id="waiting-chart")
             yield SlotEvents(store, slot, id="slot-events")
-            yield LogPane(self.tail, self._why_no_log, id="replica-log")
+            yield LogPane(self.tail, self._why_no_log, self._log_name, id="replica-log")
             yield FactsPane("What it is", self._own_facts, id="own-facts")
-        yield KeyFooter(footer_of("replica"), self.console_app.why_not, id="footer")
+        yield KeyFooter([BY_ID["back"], *footer_of("replica")], self.console_app.why_not, id="footer")
 
     def on_mount(self) -> None:
         self.query_one("#replica").focus()
@@ -93,6 +94,12 @@ class ReplicaScreen(PaintedScreen):
             return "not in a replay"
         return "the head does not answer" if self._unanswered else "asking the head …"
 
+    def _log_name(self, path: str) -> str:
+        """`node001-0.log, shared by 4 replicas`: whose lines these are."""
+        sharing = sum(1 for info in self._store.slots if info.log and info.log == path)
+        name = fmt.middle(path.rpartition("/")[2], 32)
+        return f"{name}, shared by {sharing} replicas" if sharing > 1 else name
+
     def _why_no_log(self) -> str:
         return self._why_silent() or (self.detail.problem if self.detail is not None else "")
 
@@ -116,8 +123,11 @@ class ReplicaScreen(PaintedScreen):
             return [("state", "no longer part of the fleet", "LOST")]
         name = store.state_name(at)
 
+        live, info = name in LIVE_STATES, store.slots[at]
+
         def value(column: str) -> float:
-            return float(store.floats(column)[at])
+            """Of one that does not serve nothing is measured: what is there is of its past."""
+            return float(store.floats(column)[at]) if live or column == "beat_age_s" else math.nan
 
         tokens, median = value("tokens_s"), store.median("tokens_s")
         share = "" if math.isnan(tokens) or not median else f"  ({fmt.signed_percent(tokens / median - 1)} against the median)"
@@ -126,28 +136,37 @@ class ReplicaScreen(PaintedScreen):
             "" if math.isnan(ratio) else f", {ratio:.2f}x the fleet's curve" + ("" if math.isnan(z) else f" (z {fmt.signed(z)})")
         )
         window = f"last {tables.window_s(store):.0f} s"
+        if info.incarnations > 1 and float(store.floats("state_age_s")[at]) < tables.window_s(store) and live:
+            window += ", partly of the life before this one"
         beat = fmt.UNKNOWN if math.isnan(value("beat_age_s")) else f"{fmt.age(value('beat_age_s'))} ago"
         cause = likely_cause(store, at) if name == "SLOW" else ""
         facts = [
-            ("state", f"{GLYPHS.get(name, '')} {name} for {fmt.age(store.age_s(at))}  {store.slots[at].reason}", name),
+            ("state", f"{GLYPHS.get(name, '')} {name} for {fmt.age(store.age_s(at))}  {reason_of(store, at)}", name),
             ("tok/s", fmt.count(tokens) + share, ""),
             ("step time", fmt.millis(value("step_ms")) + against, ""),
             ("TTFT p99", f"{fmt.millis(value('ttft_p99_ms'))}  {window}", ""),
             ("TPOT p99", f"{fmt.millis(value('tpot_p99_ms'))}  {window}", ""),
-            ("in flight", f"{fmt.count(int(store.ints('outstanding')[at]))}, oldest {fmt.age(value('oldest_s'))}", ""),
+            ("in flight", self._held(at), ""),
             ("engine", f"{fmt.count(store.ints('running')[at])} running, {fmt.count(store.ints('waiting')[at])} waiting", ""),
             ("batch", f"{fmt.big(value('batch'))}, KV cache {fmt.percent(value('kv_use'))}", ""),
-            ("heartbeat", f"{beat}, {store.ints('restarts')[at]} restarts", ""),
+            ("heartbeat", f"{beat}, {fmt.plural(int(store.ints('restarts')[at]), 'restart')}", ""),
         ]
         return [*facts[:1], ("likely cause", cause, ""), *facts[1:]] if cause else facts
+
+    def _held(self, at: int) -> str:
+        """By the heartbeat: the list of samples is asked for at another moment."""
+        store = self._store
+        held, oldest_s = int(store.ints("outstanding")[at]), float(store.floats("oldest_s")[at])
+        oldest = f", oldest {fmt.age(oldest_s)}" if held and not math.isnan(oldest_s) else ""
+        return f"{fmt.count(held)}{oldest} (by the heartbeat)"
 
     def _own_facts(self) -> list[Fact]:
         at = self._store.index.get(self.slot)
         if at is None:
             return []
         info = self._store.slots[at]
-        arguments = [f"{key.removeprefix('arg.')} {value}" for key, value in info.facts.items() if key.startswith("arg.")]
-        others = [f"{key} {value}" for key, value in info.facts.items() if not key.startswith("arg.")]
+        arguments = [f"{key.removeprefix('arg.')} {told(value)}" for key, value in info.facts.items() if key.startswith("arg.")]
+        others = [f"{key} {told(value)}" for key, value in info.facts.items() if not key.startswith("arg.")]
         facts = [
             ("slot", f"{info.slot}, role {info.role}", ""),
             ("incarnation", f"{info.incarnation[:16]}  (life {info.incarnations})" if info.incarnation else "", ""),

@@ -10,8 +10,9 @@ from typing import ClassVar, Final
 from rich.style import Style
 from textual import on
 from textual.app import ComposeResult
+from textual.containers import Horizontal
 from textual.strip import Strip
-from textual.widgets import Input
+from textual.widgets import Input, Static
 
 from console.actions import Where, bindings, footer_of
 from console.screens.base import PaintedScreen, Tables
@@ -85,7 +86,9 @@ class EventsScreen(PaintedScreen):
         yield HeaderLine(self._store, "Events", looks_only=app.looks_only, id="header")
         yield TimelineBar(self, id="timeline-bar")
         yield TimelineView(self.timeline, id="timeline")
-        yield Input(placeholder="words: both of a b, either of a|b, without !a", id="filter", compact=True)
+        with Horizontal(id="words"):
+            yield Static("/", id="words-mark")
+            yield Input(placeholder="words: both of a b, either of a|b, without !a", id="filter", compact=True)
         yield KeyFooter(footer_of("events"), app.why_not, id="footer")
 
     def on_mount(self) -> None:
@@ -193,6 +196,23 @@ class EventsScreen(PaintedScreen):
         self.timeline.next_sources()
         self._redraw()
 
+    def action_open(self) -> None:
+        """The replica that the line is about."""
+        slot = self.slot_of_line()
+        if slot is None:
+            self.console_app.tell("this line is about no replica", severity="warning")
+        else:
+            self.console_app.open_replica(slot, "Events")
+
+    def slot_of_line(self) -> str | None:
+        """Of the line under the cursor: its source, else the first replica that its text names."""
+        pager, rows = self.timeline.pager, self.timeline.rows
+        if not 0 <= pager.cursor < len(rows):
+            return None
+        row = rows[pager.cursor]
+        words = (row.source, *(word.strip(".,:;()[]'\"") for word in row.text.split()))
+        return next((word for word in words if word in self._store.index), None)
+
     def action_copy(self) -> None:
         pager, rows = self.timeline.pager, self.timeline.rows
         if not 0 <= pager.cursor < len(rows):
@@ -205,6 +225,7 @@ class EventsScreen(PaintedScreen):
     # --- the filter ----------------------------------------------------------------------------------------
 
     def action_filter(self) -> None:
+        self.console_app.expect_typing()
         self.add_class("-filtering")
         box = self.query_one("#filter", Input)
         box.value = self.timeline.text

@@ -85,18 +85,13 @@ class FleetScreen(RowKeys, ReplayKeys, PaintedScreen):
         rows.keep_up(store)
         positions = [int(at) for at in rows.rows]
         if self.table.by_node:
-            kind, nodes = "nodes", tables.nodes(store)["nodes"]
-            data = [nodes[at] | self._more_of_node(at) for at in positions]
+            kind, nodes = "nodes", tables.nodes(store, self._node_view.summed(store))["nodes"]
+            data = [nodes[at] for at in positions]
         else:
             kind, replicas = "replicas", tables.fleet(store, positions)["replicas"]
             data = [row | self._more_of_replica(at) for at, row in zip(positions, replicas, strict=True)]
         marked = (rows.name(store, at) in rows.marks for at in positions)
         return {kind: [row | {"marked": mark} for row, mark in zip(data, marked, strict=True)]}
-
-    def _more_of_node(self, at: int) -> dict[str, Any]:
-        columns = self._node_view.summed(self._store).columns
-        mean = tables.known(float(columns["kv"][at]))
-        return {"slow": int(columns["slow"][at]), "missing": int(columns["missing"][at]), "kv_use_fraction_mean": mean}
 
     def _more_of_replica(self, at: int) -> dict[str, Any]:
         info = self._store.slots[at]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Final
+from typing import ClassVar, Final, Protocol, cast
 
 from textual.app import ComposeResult
 from textual.binding import Binding
@@ -21,6 +21,7 @@ from textual.widgets import Input, Static
 from console.actions import ACTIONS, Action, Where
 from console.commands import NAMES
 from console.config import shown_key
+from console.session import Session
 from console.store.fleet import SHOWN_STATES
 from console.widgets.paint import GLYPHS
 
@@ -37,7 +38,7 @@ WORDS: Final = (
      "is SUPERSEDED. Explorations have no verdict to lose."),
     ("held", "the cursor stays on its slot and the order rests a few seconds; thin bar: it rests on the first row"),
     ("ratio, z", "step time against the fleet's curve, and how far out that is; orange: beyond both straggler limits"),
-    ("60 s, whole", "the window a figure is of: the last minute, or the whole attempt"),
+    ("60 s, whole", "the window a latency is of: the last minute, or the whole attempt; rates are of the last 10 s"),
 )  # fmt: skip
 
 KEY_WIDTH: Final = 7
@@ -115,6 +116,18 @@ class KeyTable(Static):
         self.update(Content("\n").join(lines))
 
 
+class _App(Protocol):
+    session: Session
+
+
+class StateLines(Static):
+    """All states; none has its glyph on one line and its word on the next."""
+
+    def on_resize(self, event: Resize) -> None:
+        joined = "  ".join(f"{GLYPHS[name]}\u00a0{name}" for name in SHOWN_STATES)  # textwrap keeps what it joins together
+        self.update("\n".join(textwrap.wrap(joined, max(16, self.content_size.width))).replace("\u00a0", " "))
+
+
 class HelpScreen(ModalScreen[None]):
     BINDINGS: ClassVar = [
         Binding("escape,f1,question_mark", "close", "Close", show=False),
@@ -141,14 +154,18 @@ class HelpScreen(ModalScreen[None]):
                         yield Static(f"{'':{KEY_WIDTH + 2}}{word}", classes="help-key", markup=False)
                         yield Static(meaning, classes="help-text", markup=False)
                 yield Static("States", classes="help-title")
-                yield Static("  ".join(f"{GLYPHS[name]} {name}" for name in SHOWN_STATES), classes="help-line", markup=False)
+                yield StateLines("", classes="help-line", markup=False)
+
+    def _can_be(self, action: Action) -> bool:
+        """Keys of a replay are this screen's only while there is one; else they come last."""
+        return not action.id.startswith("replay_") or cast(_App, self.app).session.kind == "replay"
 
     def _sections(self) -> list[tuple[str, list[Row]]]:
-        here = [action for action in ACTIONS if self._where in action.where]
+        here = [action for action in ACTIONS if self._where in action.where and self._can_be(action)]
         found = [(f"On this screen ({self._where})", here)]
         found += [
             (title, [action for action in ACTIONS if action.group == group and action not in here])
-            for group, title in _TITLES.items()
+            for group, title in sorted(_TITLES.items(), key=lambda item: item[0] == "Replay")
         ]
         return [(title, [Row.of(action, self._where, self._keys) for action in actions]) for title, actions in found if actions]
 

@@ -15,18 +15,20 @@ from typing import ClassVar, Final
 from textual import on
 from textual.app import ComposeResult
 from textual.containers import Container, Horizontal, Vertical
-from textual.suggester import SuggestFromList
 from textual.widgets import Input
 
 from console import locations
 from console.actions import BY_ID, Where, bindings, footer_of
+from console.errors import describe
 from console.screens.base import PaintedScreen, Tables
 from console.screens.dialogs import Dialog, Fact
 from console.screens.lines import LinesKeys
+from console.starting import new_run
 from console.store import preflight
 from console.store.launching import Draft, plan_of, remember, shipped, spec_files
 from console.store.runs import RunRow, scan
-from console.widgets.footer import KeyFooter
+from console.typed import typed
+from console.widgets import fmt
 from console.widgets.header import HeaderLine
 from console.widgets.launching import (
     AboutLine,
@@ -35,6 +37,7 @@ from console.widgets.launching import (
     ChoicePane,
     FieldBox,
     FormPane,
+    LaunchFooter,
     PlanPane,
     choices_of,
     run_notes,
@@ -66,6 +69,8 @@ class LaunchScreen(LinesKeys, PaintedScreen):
         self._of_machine: dict[str, Check] = {}
         self._checked = asyncio.Event()
         self._editing = ""  # a field's dotted name, or `path`
+        self._edited: Draft | None = None  # whose field that is
+        self._settling = asyncio.Lock()
         self._busy = False
 
     def compose(self) -> ComposeResult:
@@ -79,13 +84,24 @@ class LaunchScreen(LinesKeys, PaintedScreen):
                 with Container(id="form-box"):
                     yield FormPane(id="form")
                     yield FieldBox(id="field")
+                yield Input(placeholder="a part of a field's name", id="filter", compact=True, select_on_focus=False)
                 yield AboutLine(id="about")
                 with Horizontal(id="launch-tier"):
                     yield ChecksPane(id="checks")
                     yield PlanPane(id="plan")
         of_screen = [action for action in footer_of("launch") if "launch" in action.where]
         rest = [action for action in footer_of("launch") if action not in of_screen and not action.acts]
-        yield KeyFooter([*of_screen, BY_ID["copy"], *rest], app.why_not, id="footer")
+        yield LaunchFooter([*of_screen, BY_ID["copy"], *rest], app.why_not, self._typing, id="footer")
+
+    def _typing(self) -> str:
+        if self.has_class("-filtering"):
+            return "enter stay on the field  ↑↓ next match  esc leave"
+        if not self._editing:
+            return ""
+        if self._editing == "path":
+            return "enter use this file  esc leave it"
+        values = "  ↑↓ other values" if self.query_one("#field", FieldBox).choices else ""
+        return f"enter take it  tab complete{values}  esc leave it as it was"
 
     @property
     def choices(self) -> ChoicePane:
@@ -125,10 +141,20 @@ class LaunchScreen(LinesKeys, PaintedScreen):
 
     @on(LinesPane.Moved)
     def _moved(self, event: LinesPane.Moved) -> None:
-        if event.pane is self.choices:
+        if event.pane is self.choices and self._editing:
+            self.run_worker(self._choose_after_typing(), group="settle")
+        elif event.pane is self.choices:
             self._choose()
-        elif event.pane is self.form:
+        elif event.pane is self.form and not self._editing:
             self._tell_field()
+
+    async def _choose_after_typing(self) -> None:
+        """Another spec was clicked while a value was typed: it is taken first; what cannot be taken keeps its spec on show."""
+        if await self._settle():
+            self._choose()
+        elif self._edited is not None:
+            which = self._edited.which
+            self.choices.move_to(next((at for at, one in enumerate(self.choices.choices) if one.which == which), 0))
 
     def _choose(self) -> None:
         chosen = self.choices.chosen
@@ -193,27 +219,61 @@ class LaunchScreen(LinesKeys, PaintedScreen):
         if self.draft is None:
             self.console_app.tell("choose a profile or a spec file first", severity="warning")
             return
+        if self._editing:
+            self.run_worker(self._edit_after_typing(), group="settle")
+            return
         if self.form.field is None:
             self.form.move(1)
         one = self.form.field
         if one is not None:
             self.form.show_cursor()
+            self.console_app.expect_typing()
             self._open_box(one.dotted, one.value, one.choices)
-            self.about.say(f"{one.allowed} · enter takes it, esc leaves it, empty: {one.in_file} as in the file")
+            ways = ", tab completes, ↑ ↓ go through them" if one.choices else ""
+            self.about.say(f"{one.allowed}{ways} · enter takes it, esc leaves it, empty: {one.in_file} as in the file")
+
+    async def _edit_after_typing(self) -> None:
+        if await self._settle():
+            self.action_edit()
+
+    def field_names(self) -> list[str]:
+        """What `:set` takes here."""
+        return [f"{one.dotted}=" for one in self.form.fields]
+
+    def command_edit(self, text: str) -> None:
+        """`fleet.nodes=2`, like after `-s`."""
+        dotted, equals, value = text.partition("=")
+        self.run_worker(self._set(dotted.strip(), value.strip() if equals else None), group="settle")
+
+    async def _set(self, dotted: str, value: str | None) -> None:
+        if self.draft is None or not await self._settle():
+            self.console_app.tell("choose a profile or a spec file first", "Edit", "warning")
+            return
+        at = self.form.find(dotted)
+        if at is None:
+            self.console_app.tell(f"no field {dotted!r}; / finds one by a part of its name", "Edit", "error")
+            return
+        self.form.move_to(at)
+        if value is None:
+            self.action_edit()
+        elif problem := await asyncio.to_thread(self.draft.set, dotted, value):
+            self.console_app.tell(problem, "not taken", "error")
+        else:
+            self._show_draft()
 
     def _open_box(self, what: str, value: str, choices: tuple[str, ...] = ()) -> None:
-        self._editing = what
+        self._editing, self._edited = what, self.draft
         box = self.query_one("#field", FieldBox)
         column, line, width = self.form.value_place() if what != "path" else (1, 0, self.form.size.width - 2)
         top = 1 if self.form.styles.border_top[0] else 0
         box.styles.offset = (column + self.form.styles.padding.left, line + top)
         box.styles.width = width
-        box.choices = choices
-        box.suggester = SuggestFromList(choices) if choices else None
-        box.value = value
         self.add_class("-editing")
-        box.focus()
-        box.cursor_position = len(value)
+        box.begin(value, choices)
+        self._repaint_footer()
+
+    def _repaint_footer(self) -> None:
+        self.query_one("#footer", LaunchFooter).repaint()
 
     @on(Input.Submitted, "#field")
     def _typed(self, event: Input.Submitted) -> None:
@@ -221,25 +281,50 @@ class LaunchScreen(LinesKeys, PaintedScreen):
         if self._editing == "path":
             self._take_path(event.value.strip())
         else:
-            self.run_worker(self._take_value(self._editing, event.value), group="load", exclusive=True)
+            self.run_worker(self._settle(), group="settle")
 
-    async def _take_value(self, dotted: str, text: str) -> None:
-        draft = self.draft
-        if draft is None:
-            return
-        problem = await asyncio.to_thread(draft.set, dotted, text)
-        if not self.is_attached:
-            return
-        if problem:
-            self.about.say(problem, wrong=True)
-            return
-        self._close_box()
-        self._show_draft()
+    @on(FieldBox.Left)
+    def _left(self, event: FieldBox.Left) -> None:
+        """By mouse, or by an action that was called by its name: what stands there counts."""
+        event.stop()
+        if self._editing == "path":
+            if self.query_one("#field", FieldBox).value.strip():
+                self.query_one("#field", FieldBox).focus()
+            else:
+                self._close_box()
+        elif self._editing and self.app.screen is self:
+            self.run_worker(self._settle(), group="settle")
+
+    async def _settle(self) -> bool:
+        """Take what is being typed, if anything is. False: it does not hold; the box stays, with the reason under it."""
+        async with self._settling:
+            draft, dotted = self._edited, self._editing
+            if not dotted or draft is None:
+                return not dotted
+            box = self.query_one("#field", FieldBox)
+            while True:  # typed on meanwhile: the last text counts
+                text = box.value
+                problem = await asyncio.to_thread(draft.set, dotted, text)
+                if not self.is_attached:
+                    return False
+                if text == box.value or not self._editing:
+                    break
+            if self._editing != dotted:  # left by esc meanwhile
+                return not self._editing
+            if problem:
+                self.about.say(problem, wrong=True)
+                self.form.move_to(self.form.find(dotted) or self.form.at)
+                box.focus()
+                return False
+            self._close_box()
+            if self.draft is draft:
+                self._show_draft()
+            return True
 
     def _take_path(self, text: str) -> None:
         path = at_home(text)
         if not os.path.isfile(path):  # Path.is_file raises for a name that is too long
-            self.about.say(f"{text or 'nothing typed'}: no such file; esc leaves it", wrong=True)
+            self.about.say(f"{fmt.middle(text, 60) or 'nothing typed'}: no such file; esc leaves it", wrong=True)
             return
         self._typed_files = [path.resolve(), *self._typed_files]
         self._close_box()
@@ -251,9 +336,69 @@ class LaunchScreen(LinesKeys, PaintedScreen):
 
     def _close_box(self) -> None:
         where = self.choices if self._editing == "path" else self.form
+        box = self.query_one("#field", FieldBox)
+        here = box.has_focus or self.focused is None
         self._editing = ""
         self.remove_class("-editing")
-        where.focus()
+        if here:
+            where.focus()
+        self._repaint_footer()
+
+    # --- finding a field -------------------------------------------------------------------------------------
+
+    def action_filter(self) -> None:
+        if self.form.field is None:
+            self.console_app.tell("choose a profile or a spec file first: its fields are searched", severity="warning")
+            return
+        self.console_app.expect_typing()
+        self.add_class("-filtering")
+        box = self.query_one("#filter", Input)
+        box.value = ""
+        box.focus()
+        self.about.say("a part of a field's name, such as nodes or load.kind: the cursor goes to it as you type")
+        self._repaint_footer()
+
+    def command_filter(self, text: str) -> None:
+        if self._seek(text):
+            self.form.focus()
+
+    @on(Input.Changed, "#filter")
+    def _seek_as_typed(self, event: Input.Changed) -> None:
+        if self.has_class("-filtering") and event.value.strip():
+            self._seek(event.value)
+
+    def _seek(self, text: str, by: int = 0) -> bool:
+        at = self.form.seek(text, by)
+        if at is None:
+            self.about.say(f"no field has {text.strip()!r} in its name", wrong=True)
+            return False
+        self.form.move_to(at)
+        self._tell_field()
+        return True
+
+    @on(Input.Submitted, "#filter")
+    def _seek_done(self, event: Input.Submitted) -> None:
+        event.stop()
+        self._stop_seeking()
+
+    def _stop_seeking(self) -> None:
+        self.remove_class("-filtering")
+        self.form.focus()
+        self._tell_field()
+        self._repaint_footer()
+
+    def action_up(self) -> None:
+        self._step(-1)
+
+    def action_down(self) -> None:
+        self._step(1)
+
+    def _step(self, by: int) -> None:
+        """While a name is typed: to the other fields that have it."""
+        if self.has_class("-filtering"):
+            self._seek(self.query_one("#filter", Input).value, by)
+        else:
+            self.moving().move(by)
 
     # --- preflight -------------------------------------------------------------------------------------------
 
@@ -293,8 +438,6 @@ class LaunchScreen(LinesKeys, PaintedScreen):
     # --- starting --------------------------------------------------------------------------------------------
 
     def command_line(self) -> str:
-        from console.cli.output import typed
-
         return typed(self.draft.command()) if self.draft is not None else ""
 
     def action_copy(self) -> None:
@@ -310,10 +453,17 @@ class LaunchScreen(LinesKeys, PaintedScreen):
             self.console_app.tell("choose a profile or a spec file first", "Start", "warning")
         elif not self._busy:
             self._busy = True
-            self.run_worker(self._start(self.draft), group="start")
+            self.run_worker(self._start(), group="start")
 
-    async def _start(self, draft: Draft) -> None:
+    async def _start(self) -> None:
+        """What is being typed counts, else nothing starts."""
         try:
+            if not await self._settle():
+                self.console_app.tell("a value is being typed that does not hold: nothing was started", "Start", "warning")
+                return
+            draft = self.draft
+            if draft is None:
+                return
             if not self._checked.is_set():
                 self.console_app.tell("the checks are still running: the question comes when they are done", "Start")
             while not self._checked.is_set():  # each change begins them anew
@@ -339,9 +489,6 @@ class LaunchScreen(LinesKeys, PaintedScreen):
 
     async def _launch(self, draft: Draft) -> None:
         """Like `paceline run`, in a thread: a head needs a second or more until it answers."""
-        from console.cli.errors import describe
-        from console.cli.launch import new_run
-
         try:
             folder = await asyncio.to_thread(new_run, draft.spec)
         except Exception as error:  # told in the words that the command line has for it
@@ -377,7 +524,9 @@ class LaunchScreen(LinesKeys, PaintedScreen):
             self._tell_field()
 
     def action_back(self) -> None:
-        if self._editing:
+        if self.has_class("-filtering"):
+            self._stop_seeking()
+        elif self._editing:
             self._close_box()
             self._tell_field()
         else:

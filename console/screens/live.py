@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Final
+from typing import ClassVar, Final, cast
 
 from textual.app import ComposeResult
 from textual.containers import Horizontal
 
-from console.actions import Where, bindings, footer_of
+from console.actions import BY_ID, Where, bindings, footer_of
+from console.config import shown_key
 from console.screens.base import PaintedScreen, Tables
 from console.screens.replaying import ReplayKeys
 from console.screens.row_keys import RowKeys
 from console.store import tables
 from console.store.fleet import FleetStore
+from console.store.merge import recycled
 from console.store.view import TableView
 from console.widgets import fmt
 from console.widgets.barrier import BarrierPane
@@ -20,7 +22,7 @@ from console.widgets.chart import BrailleChart, Line, Picture
 from console.widgets.clock import EVERYTHING, Due
 from console.widgets.events import EventsPane
 from console.widgets.filter_bar import FilterBar
-from console.widgets.footer import KeyFooter
+from console.widgets.footer import HasConfig, KeyFooter
 from console.widgets.header import HeaderLine, PhaseStrip
 from console.widgets.heatmap import HeatMap
 from console.widgets.paint import Painted
@@ -29,7 +31,8 @@ from console.widgets.table import ReplicaTable
 from console.widgets.verdict import VerdictBanner
 from harness.metrics.rates import RATE_WINDOW_S
 
-FEW_ROWS: Final = 6  # a table with at most that many rows takes no more than them
+FEW_ROWS, FEW_ROWS_TALL = 6, 8  # a table with at most that many rows takes no more than them
+FAULT_LINES: Final = 9  # of the pane beside the heat map, which is no higher than the map where that is small
 
 
 class LiveScreen(RowKeys, ReplayKeys, PaintedScreen):
@@ -56,16 +59,20 @@ class LiveScreen(RowKeys, ReplayKeys, PaintedScreen):
             yield StragglerPane(store, id="stragglers")
         with Horizontal(id="chart-tier"):
             yield BrailleChart(
-                lambda: f"qps over the last {RATE_WINDOW_S:.0f} s", lambda: rate_picture(store), fmt.big, id="rate-chart"
+                lambda: f"QPS · {RATE_WINDOW_S:.0f} s window", lambda: rate_picture(store), fmt.big, id="rate-chart"
             )
-            yield BrailleChart(lambda: f"TTFT {_window(store)}", lambda: ttft_picture(store), _short_ms, id="ttft-chart")
+            yield BrailleChart(lambda: f"TTFT{_window(store)}", lambda: ttft_picture(store), _short_ms, id="ttft-chart")
         yield ReplicaTable(store, self._view, self.console_app.now_s, id="table")
         yield FilterBar(id="filter-bar")
         yield EventsPane(store, id="events")
         yield KeyFooter(footer_of("live"), self.console_app.why_not, id="footer")
 
     def _more(self) -> str:
-        return "v: by replica, from the record" if self._store.ended and self.console_app.record_folder is not None else ""
+        """The rows below are of stopped replicas: what each of them did is elsewhere."""
+        if not self._store.ended or self.console_app.record_folder is None:
+            return ""
+        key = shown_key(BY_ID["result"], cast(HasConfig, self.app).config.keys)
+        return f"{key}: by replica, whole attempt, from the record; below is only how they ended"
 
     def on_mount(self) -> None:
         self.table.focus()
@@ -94,6 +101,7 @@ class LiveScreen(RowKeys, ReplayKeys, PaintedScreen):
             chart, heat = isinstance(painted, BrailleChart), isinstance(painted, HeatMap)
             if (due.charts if chart else due.heat if heat else due.numbers) or painted.unpainted:
                 lines += painted.repaint()
+        self.query_one("#stragglers", StragglerPane).set_lines(min(FAULT_LINES, max(5, self.heat.lines)))
         if due.table:
             self._view.reorder(self._store, self.console_app.now_s())
             lines += self.table.repaint()
@@ -114,7 +122,7 @@ class LiveScreen(RowKeys, ReplayKeys, PaintedScreen):
         self.heat.compact = self.table.narrow = narrow
         self.heat.room = 5 if narrow else 13 if height >= 45 else 9
         # A fleet of a few rows leaves lines over: events get them. By the roster, so that a filter moves nothing.
-        few = 0 < len(self._store.slots) <= FEW_ROWS
+        few = 0 < len(self._store.slots) <= (FEW_ROWS_TALL if height >= 36 or narrow else FEW_ROWS)
         self.set_class(few, "-few")
         self.table.styles.height = len(self._store.slots) + 2 if few else None
 
@@ -142,6 +150,12 @@ class LiveScreen(RowKeys, ReplayKeys, PaintedScreen):
     def action_result(self) -> None:
         self.console_app.show_record()
 
+    def action_back(self) -> None:
+        """With nothing left to clear, out of a replay."""
+        busy = self.has_class("-filtering") or self._view.text or self.rows.bound
+        if busy or not self.leave_replay():
+            super().action_back()
+
     def action_copy(self) -> None:
         self.hold()
         self.console_app.copy_log_path(self._view.cursor)
@@ -149,25 +163,33 @@ class LiveScreen(RowKeys, ReplayKeys, PaintedScreen):
 
 def _window(store: FleetStore) -> str:
     """What a point of a chart stands for; what its axis spans is written on the axis."""
-    return f"over the last {store.spec.metrics.window_s:.0f} s" if store.spec is not None else ""
+    return f" · {store.spec.metrics.window_s:.0f} s window" if store.spec is not None else ""
 
 
 def _short_ms(value_ms: float) -> str:
     return f"{value_ms / 1000:.1f}s" if value_ms >= 1000 else f"{value_ms:.0f}ms"
 
 
-def _marks(store: FleetStore) -> list[tuple[float, str]]:
-    """Acts and alarms for the time axis, in words as short as they go: `evict node005/gpu3`, `rate 200`, `slow node001/gpu2`."""
-    marks = []
+def _marks(store: FleetStore) -> list[tuple[float, str, bool]]:
+    """Acts and alarms for the time axis, in words as short as they go: `evict n5/g3`, `rate 200`, `slow n1/g2`."""
+    marks: list[tuple[float, str, bool]] = []
+    asked: set[str] = set()  # slots whose recycle has its mark
     for entry in store.journal:
-        if entry.what.startswith("act."):
+        act = entry.what.startswith("act.")
+        if act:
             qps = entry.data.get("qps")
-            name = f"rate {qps:g}" if isinstance(qps, int | float) else entry.what.removeprefix("act.").replace("_", " ")
-        elif entry.what == "straggler.slow" or entry.after == "LOST":
-            name = "slow" if entry.what == "straggler.slow" else "lost"
+            rated = entry.what == "act.set_rate" and isinstance(qps, int | float)
+            name = f"rate {qps:g}" if rated else entry.what.removeprefix("act.").replace("_", " ")
+            asked |= {entry.subject} if name == "recycle" else set()
+        elif entry.what == "straggler.slow":
+            name = "slow"
+        elif entry.what == "replica.state" and entry.after == "LOST":
+            if recycled(entry) and entry.subject in asked:
+                continue
+            name = "recycle" if recycled(entry) else "lost"
         else:
             continue
-        marks.append((entry.unix, f"{name} {entry.subject}".strip()))
+        marks.append((entry.unix, f"{name} {fmt.short_slot(entry.subject)}".strip(), act))
     return marks[-20:]
 
 

@@ -63,6 +63,22 @@ def stepped(qps: float, steps: int, step: float) -> float:
     return float(f"{wanted if wanted > 0 else min(qps, step):.10g}")
 
 
+def asked_rate(text: str, now_qps: float) -> tuple[str, str]:
+    """What `:rate` was given, as the dialog's fields take it: the new rate and the seconds of a ramp. `+100` and `-5%` are
+    counted from the present rate; what is no number goes on as it stands, for the dialog to say what is wrong with it."""
+    qps, _, ramp = text.strip().partition(" ")
+    ramp = ramp.strip().removesuffix("s").strip()
+    if qps[:1] not in ("+", "-") or now_qps <= 0:
+        return qps, ramp
+    try:
+        change = float(qps.removesuffix("%"))
+    except ValueError:
+        return qps, ramp
+    if not math.isfinite(change):
+        return qps, ramp
+    return f"{now_qps * (1 + change / 100) if qps.endswith('%') else now_qps + change:.10g}", ramp
+
+
 def rate_facts(store: FleetStore) -> list[Fact]:
     snap = store.snapshot
     if snap is None:
@@ -136,11 +152,9 @@ def abort_facts(store: FleetStore) -> list[Fact]:
     snap = store.snapshot
     if snap is None:
         return []
-    in_flight = fmt.count(snap.in_flight)
+    in_flight = f"{fmt.plural(snap.in_flight, 'sample')} in flight {'is' if snap.in_flight == 1 else 'are'}"
     explore = snap.attempt_kind == "explore"
-    load = (
-        f"{in_flight} samples in flight are finished, 10 s at most" if explore else f"{in_flight} samples in flight are given up"
-    )
+    load = f"{in_flight} finished, 10 s at most" if explore else f"{in_flight} given up"
     warm_s = store.spec.fleet.keep_warm_s if store.spec is not None else 0.0
     kept = f"the fleet stays warm for {fmt.clock(warm_s)}: B begins the next attempt"
     return [
@@ -173,20 +187,21 @@ def policy_facts(store: FleetStore) -> list[Fact]:
     return [
         ("straggler", f"{who}, in {limits.windows_slow} of {limits.windows} windows of {limits.window_s:g} s"),
         ("now", f"{snap.policy}; {len(snap.slow)} flagged"),
-        ("limit", f"at most {limits.max_acts_per_10min} acts by itself in 10 min; then it only flags"),
+        ("limit", f"at most {fmt.plural(limits.max_acts_per_10min, 'act')} by itself in 10 min; then it only flags"),
         ("verdict", verdict_fact(store, "set_policy")),
     ]
 
 
 def stop_facts(store: FleetStore) -> list[Fact]:
     snap = store.snapshot
-    in_flight = fmt.count(snap.in_flight) if snap else fmt.UNKNOWN
+    number = snap.in_flight if snap is not None else 0
+    in_flight = f"{fmt.plural(number, 'sample')} in flight"
     if snap is None or not snap.attempt:
         end = "no load is running; all replicas are stopped and the run ends"
     elif snap.attempt_kind == "explore":
-        end = f"issuing ends, {in_flight} samples in flight are finished, all replicas are stopped"
+        end = f"issuing ends, {in_flight} {'is' if number == 1 else 'are'} finished, all replicas are stopped"
     else:
-        end = f"the load ends ({in_flight} samples in flight), the attempt becomes ABORTED, all replicas are stopped"
+        end = f"the load ends ({in_flight}), the attempt becomes ABORTED, all replicas are stopped"
     return [
         ("effect", end),
         ("record", f"stays complete in {store.record}" if store.record else "stays complete"),

@@ -26,6 +26,7 @@ from console.screens.load_acts import (
     KINDS,
     POLICIES,
     abort_facts,
+    asked_rate,
     load_problem,
     new_attempt_facts,
     pause_facts,
@@ -145,7 +146,7 @@ def _args(act: str, target: Target, answer: Answer) -> dict[str, Any]:
 
 def _rate(store: FleetStore, value: str, steps: int) -> Question:
     now = rate_now(store)
-    staged = value.strip()
+    staged, ramp = asked_rate(value, now.qps)
     if steps:
         staged = f"{stepped(now.qps, steps, rate_step(now.qps)):.10g}"
 
@@ -156,7 +157,7 @@ def _rate(store: FleetStore, value: str, steps: int) -> Question:
         args = {"qps": answer.qps} | ({"ramp_s": answer.ramp_s} if answer.ramp_s else {})
         return [Order("set_rate", args, answer.reason)]
 
-    return Question(AskRate(partial(rate_facts, store), partial(rate_now, store), problem, staged), orders)
+    return Question(AskRate(partial(rate_facts, store), partial(rate_now, store), problem, staged, ramp), orders)
 
 
 def _pause(store: FleetStore) -> Question:

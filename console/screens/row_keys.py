@@ -115,6 +115,7 @@ class RowKeys(_Screen):
     # --- filter ----------------------------------------------------------------------------------------------
 
     def action_filter(self) -> None:
+        self.console_app.expect_typing()
         self.add_class("-filtering")
         self.query_one(FilterBar).open(self._view.text)
         self._say_hint()

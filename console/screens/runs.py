@@ -112,6 +112,8 @@ class RunsScreen(LinesKeys, PaintedScreen):
             self.about.say(f"{locations.runs()} · $PACELINE_RUNS names another folder")
             return
         why = "; ".join(row.reasons) or row.problem
+        if row.state == "running":
+            why = "going on: its figures are written at the end of the attempt; enter shows them live"
         load = f"{row.kind} {row.scenario}, {row.attempts} attempt{'s' * (row.attempts != 1)}" if row.kind else ""
         fake = "synthetic" if row.synthetic else ""
         parts = [part for part in (row.model, load, fake, why) if part]
@@ -122,15 +124,20 @@ class RunsScreen(LinesKeys, PaintedScreen):
     def action_open(self) -> None:
         row = self.pane.row
         if row is None:
+            self._no_row("open")
             return
         if row.state == "damaged":
             self.console_app.tell(row.problem, f"{row.name} cannot be opened", "warning")
         else:
             self.console_app.open_run(row.path)
 
+    def _no_row(self, action: str) -> None:
+        self.console_app.tell("no run under the cursor", BY_ID[action].title, "warning")
+
     def action_replay(self) -> None:
         row = self.pane.row
         if row is None:
+            self._no_row("replay")
             return
         if row.state == "damaged":
             self.console_app.tell(row.problem, f"{row.name} cannot be replayed", "warning")
@@ -181,6 +188,7 @@ class RunsScreen(LinesKeys, PaintedScreen):
         self.pane.unmark()
 
     def action_filter(self) -> None:
+        self.console_app.expect_typing()
         self.add_class("-filtering")
         box = self.query_one("#filter", Input)
         box.value = self.pane.text

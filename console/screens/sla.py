@@ -54,7 +54,7 @@ class SlaScreen(ReplayKeys, PaintedScreen):
                 yield PercentilePane(store, choice, id="percentiles")
                 yield PartsPane(choice, id="ttft-parts")
             yield TailPane(store, choice, id="tail")
-        yield KeyFooter(footer_of("sla"), app.why_not, id="footer")
+        yield KeyFooter(sorted(footer_of("sla"), key=lambda action: action.where == ("app",)), app.why_not, id="footer")
 
     def on_mount(self) -> None:
         self.query_one("#sla-panes").focus()
@@ -88,7 +88,9 @@ class SlaScreen(ReplayKeys, PaintedScreen):
         if shown is not None and detail.attempt and shown.number != detail.attempt:
             text += f" (attempt {shown.number} has no sample yet)"
         old = age_s > OLD_AFTER_S
-        return (f"{text}, as of {fmt.age(age_s)} ago: no answer since" if old else text), old
+        panes = self.query_one("#sla-panes")
+        below = " · more below: PgDn" if panes.max_scroll_y > panes.scroll_y else ""
+        return (f"{text}, as of {fmt.age(age_s)} ago: no answer since" if old else text) + below, old
 
     @property
     def _old(self) -> bool:

@@ -10,6 +10,16 @@ KV_FULL: Final = 0.95
 YOUNG_S: Final = 120.0
 
 
+def reason_of(store: FleetStore, at: int) -> str:
+    """Why a replica is in the state that is shown. The roster's reason is of the last change of a state of its own; SLOW is
+    none, so a slow one's is what its straggler's entry in the journal says."""
+    if store.state_name(at) != "SLOW":
+        return store.slots[at].reason
+    slot = store.slots[at].slot
+    found = (entry.why for entry in reversed(store.journal) if entry.subject == slot and entry.what == "straggler.slow")
+    return next(found, "")
+
+
 def likely_cause(store: FleetStore, at: int) -> str:
     """Empty when nothing that is known here explains it."""
     snap = store.snapshot

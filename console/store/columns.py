@@ -9,16 +9,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from console.store.fleet import SHOWN_STATES, SLOW_CODE, FleetStore
+from console.store.words import Unit
 from harness.wire.control import SlotInfo
 
 Floats = NDArray[np.float64]
-Unit = Literal["count", "factor", "share", "ms", "s"]
 
 #: States whose figures mean something now.
 LIVE_STATES: Final = ("READY", "SLOW", "SUSPECT", "DRAINING")
@@ -119,5 +119,5 @@ TEXTS: Final = {
 ALIASES: Final = {
     "tok": "tok/s", "tokens": "tok/s", "δmed": "dmed", "med": "dmed", "running": "run", "waiting": "wait",
     "in-flight": "inflight", "in_flight": "inflight", "infl": "inflight", "lives": "life", "inc": "incarnation",
-    "hash": "args", "ttftp99": "ttft", "tpotp99": "tpot",
+    "hash": "args", "for": "age", "ttftp99": "ttft", "tpotp99": "tpot",
 }  # fmt: skip

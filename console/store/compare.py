@@ -41,7 +41,18 @@ def comparable(info: SlotInfo) -> dict[str, str]:
     }
     facts |= {f"version {name}": version for name, version in info.versions.items()}
     facts |= {name.removeprefix("arg.") if name.startswith("arg.") else name: value for name, value in info.facts.items()}
-    return {name: str(value) for name, value in facts.items() if value not in ("", None)}
+    return {name: told(value) for name, value in facts.items() if value not in ("", None)}
+
+
+def told(value: object) -> str:
+    """As people write it: no brackets and quotes of a program around lists and tables."""
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {told(each)}" for name, each in value.items()) or "none"
+    if isinstance(value, list | tuple):
+        return ", ".join(told(each) for each in value) or "none"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return "none" if value is None else str(value)
 
 
 def differences(slots: Sequence[SlotInfo], position: int) -> list[Difference]:

@@ -21,50 +21,24 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from console.store.columns import ALIASES, NUMBERS, TEXTS, Floats, Number, Unit
+from console.store.columns import ALIASES, NUMBERS, TEXTS, Floats, Number
 from console.store.fleet import SHOWN_STATES, FleetStore
+from console.store.words import COMPARISON, BadFilter, Part, checked, value_of, words_of
 
 Rows = NDArray[np.bool_]
 Mask = Callable[[FleetStore], Rows]
 
-_COMPARISON: Final = re.compile(r"([^<>=~!]*)(<=|>=|==|!=|!~|<|>|=|~)(.*)")
-_AROUND: Final = re.compile(r"\s*(\||<=|>=|==|!=|!~|<|>|=|~)\s*")
-_AFTER_NOT: Final = re.compile(r"!\s+")
 _PLACE: Final = re.compile(r"(?:n(?:ode)?(\d{1,9}))?(?:(?:^|/)g(?:pu)?(\d{1,9}))?")
-_NUMBER: Final = re.compile(r"([+-]?(?:\d{1,3}(?:,\d{3})+|\d{1,15})?(?:\.\d{0,15})?)([a-zµ%]*)", re.IGNORECASE)
 _LAST_DIGITS: Final = re.compile(r"(\d{1,9})$")
 
 _STATES: Final = tuple(name.lower() for name in SHOWN_STATES)
 _IN_SLOTS: Final = ("node", "gpu")
 
-_SECONDS: Final = {"": 1.0, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
-_UNITS: Final[dict[Unit, dict[str, float]]] = {
-    "s": _SECONDS,
-    "ms": {unit: seconds * 1000 for unit, seconds in _SECONDS.items()} | {"": 1.0},
-    "share": {"": 1.0, "%": 0.01},
-    "count": {"": 1.0, "k": 1e3, "m": 1e6},
-    "factor": {"": 1.0, "x": 1.0},
-}
-_LIKE: Final[dict[Unit, str]] = {
-    "s": "10s, 5m or 2h",
-    "ms": "2500, 2.5s or 80ms",
-    "share": "90% or 0.9",
-    "count": "500 or 10k",
-    "factor": "1.1",
-}
 _EXAMPLES: Final = {
     "z": "z>3", "ratio": "ratio>=1.1", "ttft": "ttft>2500", "tpot": "tpot>80ms", "tok/s": "tok/s<10k", "dmed": "dmed<-20%",
     "kv": "kv>90%", "oldest": "oldest>10s", "age": "age<5m", "beat": "beat>2s", "role": "role=decode", "host": "host~rack7",
     "waived": "waived=yes",
 }  # fmt: skip
-
-
-class BadFilter(Exception):
-    """Not a filter. `piece` is what could not be read, `hint` what would be right."""
-
-    def __init__(self, piece: str, hint: str) -> None:
-        super().__init__(f"{piece}: {hint}")
-        self.piece, self.hint = piece, hint
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,32 +59,24 @@ EVERYTHING: Final = Filter()
 
 def parse(text: str) -> Filter:
     """Raises BadFilter."""
-    joined = _AFTER_NOT.sub("!", _AROUND.sub(r"\1", text.strip()))
-    return Filter(" ".join(text.split()), tuple(_either(word) for word in joined.split()))
+    words = (checked(parts) for parts in words_of(text))
+    return Filter(" ".join(text.split()), tuple(_either(parts) for parts in words))
 
 
-def _either(word: str) -> Mask:
-    parts = word.split("|")
-    if not all(parts):
-        raise BadFilter(word, "a word is missing beside |, as in slow|lost")
+def _either(parts: list[Part]) -> Mask:
     masks = [_maybe_not(part) for part in parts]
     if len(masks) == 1:
         return masks[0]
     return lambda store: np.logical_or.reduce([mask(store) for mask in masks])
 
 
-def _maybe_not(part: str) -> Mask:
-    plain = part.lstrip("!")
-    if not plain:
-        raise BadFilter(part, "what should not match is missing, as in !ready")
-    mask = _atom(plain)
-    if (len(part) - len(plain)) % 2 == 0:
-        return mask
-    return lambda store: ~mask(store)
+def _maybe_not(part: Part) -> Mask:
+    mask = _atom(part.text)
+    return mask if part.wanted else lambda store: ~mask(store)
 
 
 def _atom(word: str) -> Mask:
-    found = _COMPARISON.fullmatch(word)
+    found = COMPARISON.fullmatch(word)
     if found is not None:
         return _comparison(word, *found.groups())
     low = word.lower()
@@ -195,23 +161,7 @@ def _comparison(word: str, left: str, sign: str, right: str) -> Mask:
     if sign in ("~", "!~"):
         raise BadFilter(word, f"{column} is a number; compare it, as in {_example(column)}")
     number = NUMBERS[column]
-    return _compare(number, sign, _value(word, number, right))
-
-
-def _value(word: str, number: Number, right: str) -> float:
-    like = f"{number.name} takes a number like {_LIKE[number.unit]}"
-    if not right:
-        raise BadFilter(word, like)
-    found = _NUMBER.fullmatch(right)
-    if found is None or not any(character.isdigit() for character in found[1]):
-        raise BadFilter(right, like)
-    scale = _UNITS[number.unit].get(found[2].lower())
-    if scale is None:
-        raise BadFilter(right, f"no unit {found[2]}; write it like {_LIKE[number.unit]}")
-    value = float(found[1].replace(",", ""))
-    if number.unit == "share" and not found[2] and abs(value) > 1:
-        raise BadFilter(right, f"a share is at most 1; write {right}%")
-    return value * scale
+    return _compare(number, sign, value_of(word, number.name, number.unit, right))
 
 
 def _compare(number: Number, sign: str, value: float) -> Mask:

@@ -197,6 +197,7 @@ class Plan:
     record_bytes: float
     folder: Path
     words: list[tuple[str, str]] = field(default_factory=list)
+    short: str = ""  # the same in one line
 
 
 def plan_of(spec: RunSpec) -> Plan:
@@ -207,11 +208,14 @@ def plan_of(spec: RunSpec) -> Plan:
     load_s = math.nan if endless else max(load.duration_s, queries / load.target_qps)
     size = math.nan if endless else queries * BYTES_A_SAMPLE + load_s * spec.expected_replicas * BYTES_A_SLOT_SECOND
     folder = runs_root(spec.record.dir) / f"{spec.name}-DATE-TIME"
-    plan = Plan(spec.expected_replicas, workers, queries, load_s, size, folder)
     share = spec.fleet.slots_per_process
     engines = f", {share} to a process" if share else ""
     long = "until it is stopped" if endless else f"{_span(load_s)} of load"
     asked = f"{load.kind}, {load.scenario} at {load.target_qps:,g} QPS"
+    replicas = spec.expected_replicas
+    what = "" if load.kind == "performance" else f"{load.kind} "
+    short = f"{replicas:,d} replicas, {what}{load.scenario} {load.target_qps:,g} QPS, {long.removesuffix(' of load')}"
+    plan = Plan(replicas, workers, queries, load_s, size, folder, short=short)
     counted = "" if endless or load.kind == "accuracy" else f", about {queries:,.0f} queries"
     plan.words.extend(
         [

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from console.store.tail import Pager, clean
+from console.store.words import Part, words_of
 from harness.wire.control import JournalEntry
 from harness.wire.inquiry import LogLine, LogLines
 
@@ -66,30 +67,23 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """`a b` both, `a|b` either, `!a` not."""
+    """`a b` both, `a|b` either, `!a` not: as in the filter of the fleet."""
 
-    wanted: tuple[tuple[str, ...], ...] = ()
-    unwanted: tuple[str, ...] = ()
+    choices: tuple[tuple[Part, ...], ...] = ()
 
     @classmethod
     def of(cls, text: str) -> Words:
-        wanted, unwanted = [], []
-        for word in text.lower().split():
-            if word.startswith("!") and len(word) > 1:
-                unwanted.append(word[1:])
-            else:
-                wanted.append(tuple(part for part in word.split("|") if part) or (word,))
-        return cls(tuple(wanted), tuple(unwanted))
+        """A word that is still being typed (`a|`, `!`) is read as far as it goes."""
+        choices = (tuple(part for part in parts if part.text) for parts in words_of(text.lower(), compares=False))
+        return cls(tuple(parts for parts in choices if parts))
 
     @property
     def shown(self) -> tuple[str, ...]:
         """What to highlight."""
-        return tuple(part for choice in self.wanted for part in choice)
+        return tuple(part.text for parts in self.choices for part in parts if part.wanted)
 
     def match(self, text: str) -> bool:
-        return all(any(part in text for part in choice) for choice in self.wanted) and not any(
-            word in text for word in self.unwanted
-        )
+        return all(any((part.text in text) is part.wanted for part in parts) for parts in self.choices)
 
 
 class Timeline:
@@ -170,7 +164,7 @@ class Timeline:
 
     def _row_of(self, entry: JournalEntry) -> Row:
         subject = f"attempt {entry.subject}" if entry.subject.isdigit() else entry.subject
-        why = f": {entry.why}" if entry.why else ""
+        why = reason(entry)
         told = entry.who in ("head", "") or entry.who.partition(":")[2] == subject
         who = "" if told else f"  ({entry.who.removeprefix('operator:')})"
         kind = kind_of(entry)
@@ -293,13 +287,54 @@ def _day_row(unix: float) -> Row:
     return Row(unix, 0, "day", "", time.strftime("%A %-d %B %Y", time.localtime(unix)))
 
 
+#: What an act does, after its name.
+_ACTS: Final = {
+    "drain": "drain: no new samples", "evict": "evict: drained first, then ended",
+    "recycle": "recycle: drained first, then restarted", "readmit": "readmit: taken back",
+    "waive": "waive: the barrier no longer waits for it", "start_attempt": "begin the next attempt",
+}  # fmt: skip
+
+
+def recycled(entry: JournalEntry) -> bool:
+    """A replica that is gone because it was asked to restart: the wire's state says LOST, the reason tells."""
+    return entry.what in ("replica.state", "replica.exit") and entry.why.startswith("recycled")
+
+
+def reason(entry: JournalEntry) -> str:
+    """Why, ready to stand after its sentence; empty when nobody said."""
+    why = entry.why.removeprefix("recycled").removeprefix(": ") if recycled(entry) else entry.why
+    return f"{' · ' if ': ' in sentence(entry) else ': '}{why}" if why else ""
+
+
 def sentence(entry: JournalEntry) -> str:
     """What happened, without to whom and why."""
-    what = entry.what.removeprefix("act.").replace("replica.state", "").replace("run.phase", "phase")
-    what = what.removeprefix("attempt.").replace(".", " ")
+    if entry.what.startswith("act."):
+        return _act(entry)
+    if entry.what.startswith("refused."):
+        return f"{entry.what.removeprefix('refused.').replace('_', ' ')} refused"
+    if recycled(entry) and entry.what == "replica.state":
+        return f"{entry.before or 'replica'} → restarts (recycle)"
+    what = entry.what.replace("replica.state", "").replace("run.phase", "phase")
+    what = what.removeprefix("attempt.").replace(".", " ").replace("_", " ")
     if entry.before or entry.after:
         change = f"{entry.before} → {entry.after}" if entry.before else f"→ {entry.after}"
         return f"{what} {change}".strip()
-    if what == "set_rate" and "qps" in entry.data:
-        return f"set rate {float(entry.data['qps']):,g} qps"
-    return what.replace("_", " ") or "–"
+    return what or "–"
+
+
+def _act(entry: JournalEntry) -> str:
+    name, before, after = entry.what.removeprefix("act."), entry.before, entry.after
+    words = name.replace("_", " ")
+    if name in _ACTS:
+        return _ACTS[name]
+    if name == "set_rate":
+        qps, ramp_s = entry.data.get("qps"), entry.data.get("ramp_s")
+        rate = after.removesuffix(" QPS") or (f"{qps:,g}" if isinstance(qps, int | float) else "–")
+        start = f"{before.removesuffix(' QPS')} → " if before else ""
+        over = f" over {ramp_s:g} s" if isinstance(ramp_s, int | float) and ramp_s else ""
+        return f"{words} {start}{rate} QPS{over}"
+    if name == "take_control":
+        return f"{words} from {before}" if before and before != after else words
+    if after:
+        return f"{words} {before} → {after}" if before else f"{words}: {after}"
+    return words

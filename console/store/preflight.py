@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
+from console.errors import BadInput
+from console.starting import read_dataset
 from console.store.launching import plan_of
 from harness import doctor
 from harness.doctor import Check
@@ -24,8 +26,8 @@ from harness.spec import RunSpec
 
 #: Measured: a head, a driver or a worker with synthetic replicas holds 80 to 120 MB.
 PROCESS_MB: Final = 120
-#: Synthetic replicas that a core carries beside head and driver; the demo's 64 on two cores are comfortable.
-REPLICAS_A_CORE: Final = 64
+#: Synthetic replicas that a core carries beside head and driver; the demo's 64 go well on two cores.
+REPLICAS_A_CORE: Final = 32
 REACH_WITHIN_S: Final = 2.0
 
 
@@ -154,8 +156,6 @@ def keys() -> Check:
 
 def dataset(spec: RunSpec) -> Check:
     """Reads it whole, as the driver will."""
-    from console.cli.errors import BadInput
-    from console.cli.launch import read_dataset
     from harness.datasets import DatasetError
 
     data = spec.dataset

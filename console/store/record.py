@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from harness.records.summary import ReplicaSummary
 
 JOURNAL_TAIL: Final = 500
+_TURNS: Final = frozenset({"act.take_control", "act.release_control"})  # at the controls: they touch no attempt
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,23 +38,33 @@ class ByReplica:
     attempt: int
     replicas: list[ReplicaSummary] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
+    latencies: dict[str, dict[str, float | None]] = field(default_factory=dict)  # of the whole fleet, by name and percentile
+    acts: list[JournalEntry] = field(default_factory=list)  # that touched this attempt, oldest first
 
 
 def over(path: Path) -> RunState | None:
-    """The run as its record has it, when there is no head to ask; None while there is one, or before the first."""
+    """The run as its record has it, when there is no head to ask; None while there is one, or before the first.
+
+    Raises RecordError, which says why, for a run that has no head and whose record or spec cannot be read."""
     folder = RunFolder(path)
     if head_alive(folder):
         return None
     try:
         run = read_run(path)
     except RecordError:
-        return None
+        if folder.run_json.exists() or folder.head_json.exists():
+            raise
+        return None  # its head has yet to begin
     if run.phase not in RUN_ENDED and not folder.head_json.exists():
         return None
     try:
         return _state(folder, run)
-    except ValidationError:
-        return None  # the spec of another version: there is no fleet to show
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        field = ".".join(map(str, ("spec", *first["loc"])))
+        raise RecordError(
+            folder.run_json, f"its spec cannot be read, there is no fleet to show: {field}: {first['msg']}"
+        ) from error
 
 
 def remedy(run: str) -> str:
@@ -108,7 +119,18 @@ def summary_of(path: Path, attempt: int) -> ByReplica:
 
     record = Record(path)
     try:
-        replicas = summarise(record, attempt).replicas
+        summary = summarise(record, attempt)
     except (RecordError, OSError, pl.exceptions.PolarsError) as error:
-        return ByReplica(attempt, problems=[*record.problems, str(error).splitlines()[0]])
-    return ByReplica(attempt, sorted(replicas, key=lambda row: -(row.tpot_p99_ms or 0.0)), list(record.problems))
+        return ByReplica(attempt, problems=[*record.problems, str(error).splitlines()[0]], acts=_acts(path, attempt))
+    replicas = sorted(summary.replicas, key=lambda row: -(row.tpot_p99_ms or 0.0))
+    latencies = {"TTFT": summary.ttft_ms, "TPOT": summary.tpot_ms, "latency": summary.latency_ms}
+    return ByReplica(attempt, replicas, list(record.problems), latencies, _acts(path, attempt))
+
+
+def _acts(path: Path, attempt: int) -> list[JournalEntry]:
+    try:
+        entries = list(read_journal(RunFolder(path).journal))
+    except RecordError:
+        return []
+    acts = [entry for entry in entries if entry.attempt == attempt and entry.what.startswith("act.")]
+    return sorted((entry for entry in acts if entry.what not in _TURNS), key=lambda entry: entry.unix)

@@ -8,14 +8,15 @@ cannot be read is a row as well, with the reason: a run that vanishes from its l
 from __future__ import annotations
 
 import math
+import operator
 import os
-import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal
 
+from console.store.words import COMPARISON, BadFilter, Part, Unit, checked, value_of, words_of
 from harness.cluster.local import head_alive
 from harness.records.errors import RecordError
 from harness.records.layout import RunFolder
@@ -235,20 +236,32 @@ def ordered(rows: Iterable[RunRow], sort: RunSort, reverse: bool = False) -> lis
     return [*sorted(known, key=sort.key, reverse=sort.descending != reverse), *unknown]
 
 
-_NUMBERS: Final[dict[str, Callable[[RunRow], float]]] = {
-    "qps": lambda row: row.target_qps,
-    "target": lambda row: row.target_qps,
-    "achieved": lambda row: row.completed_qps,
-    "tok/s": lambda row: row.tokens_per_s,
-    "ttft": lambda row: row.ttft_p99_ms,
-    "tpot": lambda row: row.tpot_p99_ms,
-    "acts": lambda row: row.acts,
-    "nodes": lambda row: row.nodes,
-    "replicas": lambda row: row.replicas,
-    "attempts": lambda row: row.attempts,
+@dataclass(frozen=True, slots=True)
+class _Number:
+    name: str
+    unit: Unit
+    value: Callable[[RunRow], float]
+
+
+_NUMBERS: Final = {
+    number.name: number
+    for number in (
+        _Number("qps", "count", lambda row: row.target_qps),
+        _Number("target", "count", lambda row: row.target_qps),
+        _Number("achieved", "count", lambda row: row.completed_qps),
+        _Number("tok/s", "count", lambda row: row.tokens_per_s),
+        _Number("ttft", "ms", lambda row: row.ttft_p99_ms),
+        _Number("tpot", "ms", lambda row: row.tpot_p99_ms),
+        _Number("acts", "count", lambda row: row.acts),
+        _Number("nodes", "count", lambda row: row.nodes),
+        _Number("replicas", "count", lambda row: row.replicas),
+        _Number("attempts", "count", lambda row: row.attempts),
+    )
 }
-_COMPARED: Final = re.compile(r"([a-z/]+)(<=|>=|<|>|=)([0-9]+\.?[0-9]*|\.[0-9]+)(s|ms|k|m)?")
-_UNIT: Final = {None: 1.0, "ms": 1.0, "s": 1000.0, "k": 1e3, "m": 1e6}
+_SIGNS_OF_NUMBERS: Final[dict[str, Callable[[float, float], bool]]] = {
+    "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge, "=": operator.eq, "==": operator.eq,
+    "!=": operator.ne,
+}  # fmt: skip
 
 
 class BadRunFilter(Exception):
@@ -259,31 +272,39 @@ Test = Callable[[RunRow], bool]
 
 
 def filter_of(text: str) -> Test:
-    """`valid server`, `a|b`, `!invalid`, `ttft>2500`, `qps>=100`, `acts>0`. Raises BadRunFilter."""
-    tests = [_either(word) for word in text.lower().split()]
+    """`valid server`, `a|b`, `!invalid`, `ttft>2.5s`, `qps>=1k`, `acts>0`. Raises BadRunFilter."""
+    try:
+        tests = [_either(checked(parts)) for parts in words_of(text.lower())]
+    except BadFilter as problem:
+        raise BadRunFilter(str(problem)) from problem
     return lambda row: all(test(row) for test in tests)
 
 
-def _either(word: str) -> Test:
-    parts = [_one(part) for part in word.split("|")]
-    return lambda row: any(test(row) for test in parts)
+def _either(parts: list[Part]) -> Test:
+    tests = [_maybe_not(part) for part in parts]
+    return lambda row: any(test(row) for test in tests)
 
 
-def _one(part: str) -> Test:
-    plain = part.lstrip("!")
-    if plain != part:
-        test, wanted = _one(plain), (len(part) - len(plain)) % 2 == 0
-        return lambda row: test(row) is wanted
-    if not any(sign in part for sign in "<>="):
-        return lambda row: part in row.name.lower() or any(word.startswith(part) for word in _words_of(row))
-    found = _COMPARED.fullmatch(part)
-    if found is None or found[1] not in _NUMBERS:
-        raise BadRunFilter(f"{part}: compare one of {', '.join(_NUMBERS)} with a number, as in ttft>2500 or acts>0")
-    value, limit = _NUMBERS[found[1]], float(found[3]) * _UNIT[found[4]]
-    if found[2] == "=":
-        return lambda row: value(row) == limit
-    above, with_it = found[2].startswith(">"), found[2].endswith("=")
-    return lambda row: (value(row) > limit if above else value(row) < limit) or (with_it and value(row) == limit)
+def _maybe_not(part: Part) -> Test:
+    test = _one(part.text)
+    return test if part.wanted else lambda row: not test(row)
+
+
+def _one(word: str) -> Test:
+    found = COMPARISON.fullmatch(word)
+    if found is None:
+        return lambda row: word in row.name.lower() or any(one.startswith(word) for one in _words_of(row))
+    number, holds = _NUMBERS.get(found[1]), _SIGNS_OF_NUMBERS.get(found[2])
+    if number is None or holds is None:
+        raise BadFilter(word, f"compare one of {', '.join(_NUMBERS)} with a number, as in ttft>2500 or acts>0")
+    value_of_row, limit = number.value, value_of(word, number.name, number.unit, found[3])
+
+    def test(row: RunRow) -> bool:
+        """What is not known fulfils no comparison."""
+        value = value_of_row(row)
+        return not math.isnan(value) and holds(value, limit)
+
+    return test
 
 
 def _words_of(row: RunRow) -> list[str]:

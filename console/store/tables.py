@@ -11,10 +11,13 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
-from console.store.fleet import READY_CODE, SLOW_CODE, STOPPED_CODE, FleetStore
+from console.store.causes import likely_cause
+from console.store.columns import NUMBERS
+from console.store.fleet import READY_CODE, SHOWN_STATES, SLOW_CODE, STOPPED_CODE, FleetStore
+from console.store.nodes import NodeRows
 from console.store.rings import SERIES_FIELDS
+from harness.metrics.rates import RATE_WINDOW_S
 from harness.wire.control import AttemptInfo, FleetSnapshot, JournalEntry, SlaView
 from harness.wire.inquiry import LatencyDetail, LogLine, ReplicaDetail, SlaDetail
 
@@ -28,7 +31,23 @@ Tables = dict[str, list[Row]]
 NEAR_FRACTION: Final = 0.9  # of a limit
 WINDOW_S: Final = 60.0  # before the spec is known
 
-#: Column of a snapshot → its name in a row of a replica.
+#: Number of a replica (`columns.NUMBERS`) → its name in a row.
+_REPLICA_NUMBERS: Final = {
+    "tok/s": "tokens_per_s", "step": "step_ms", "batch": "batch_sequences", "ratio": "step_ratio", "z": "step_z",
+    "ttft": "ttft_p99_ms", "tpot": "tpot_p99_ms", "kv": "kv_use_fraction", "oldest": "oldest_in_flight_s",
+    "beat": "heartbeat_age_s",
+}  # fmt: skip
+_REPLICA_COUNTS: Final = {"inflight": "in_flight", "run": "running", "wait": "waiting", "restarts": "restarts"}
+#: Column of `NodeRows` → its name in a row of a node, which says what it is made of.
+_NODE_NUMBERS: Final = {
+    "tok/s": "tokens_per_s", "dmed": "tokens_against_median_fraction_mean", "ratio": "step_ratio_max", "z": "step_z_max",
+    "ttft": "ttft_p99_ms_max", "tpot": "tpot_p99_ms_max", "kv": "kv_use_fraction_mean", "oldest": "oldest_in_flight_s_max",
+}  # fmt: skip
+_NODE_COUNTS: Final = {
+    "slow": "slow", "missing": "missing", "run": "running", "wait": "waiting", "inflight": "in_flight",
+    "restarts": "restarts_max",
+}  # fmt: skip
+#: Column of a snapshot → its name in a row of a replica's history.
 _REPLICA_FLOATS: Final = {
     "tokens_s": "tokens_per_s", "step_ms": "step_ms", "batch": "batch_sequences", "ratio": "step_ratio", "z": "step_z",
     "ttft_p99_ms": "ttft_p99_ms", "tpot_p99_ms": "tpot_p99_ms", "kv_use": "kv_use_fraction", "oldest_s": "oldest_in_flight_s",
@@ -52,6 +71,7 @@ def judged(value_ms: float | None, limit_ms: float | None) -> str:
 
 
 def window_s(store: FleetStore) -> float:
+    """Of latencies; rates are told over harness.metrics.rates.RATE_WINDOW_S."""
     return store.spec.metrics.window_s if store.spec is not None else WINDOW_S
 
 
@@ -67,7 +87,7 @@ def live(store: FleetStore) -> Tables:
         "load": [_load(store, snap)] if snap is not None and running else [],
         "sla": sla_rows(store),
         "states": states,
-        "stragglers": [_straggler(store, at) for at in faults(store)],
+        "stragglers": _stragglers(store),
         "attempts": [_attempt(attempt) for _, attempt in sorted(store.attempts.items())],
         "series": _series(store),
     }
@@ -100,11 +120,12 @@ def _run(store: FleetStore) -> Row:
 
 def _load(store: FleetStore, snap: FleetSnapshot) -> Row:
     return {
-        "window_s": window_s(store), "target_qps": snap.target_qps, "offered_qps": known(snap.offered_qps),
+        "rate_window_s": RATE_WINDOW_S, "target_qps": snap.target_qps, "offered_qps": known(snap.offered_qps),
         "scheduled_qps": known(snap.scheduled_qps), "completed_qps": known(snap.completed_qps),
         "tokens_per_s": known(snap.tokens_per_s), "tokens_per_s_whole": known(snap.tokens_per_s_whole),
         "issued": snap.issued, "completed": snap.completed, "failed": snap.failed, "redispatched": snap.redispatched,
         "in_flight": snap.in_flight, "backlog": snap.backlog, "backlog_slope_per_s": known(snap.backlog_slope),
+        "backlog_window_s": window_s(store),
         "oldest_in_flight_s": known(store.oldest_s()), "issue_lag_p50_ms": known(snap.issue_lag_p50_ms),
         "issue_lag_p99_ms": known(snap.issue_lag_p99_ms), "ramp_to_qps": snap.ramp_to_qps or None,
         "ramp_left_s": snap.ramp_left_s if snap.ramp_to_qps else None, "head_cpu_percent": known(snap.head_cpu_percent),
@@ -155,10 +176,14 @@ def faults(store: FleetStore) -> list[int]:
     return slow + [at for at in gone if at not in slow]
 
 
-def _straggler(store: FleetStore, at: int) -> Row:
-    row = _replica(store, at)
+def _stragglers(store: FleetStore) -> list[Row]:
     kept = ("slot", "node", "gpu", "state", "state_age_s", "step_ratio", "step_z", "tokens_per_s", "ttft_p99_ms", "reason")
-    return {name: row[name] for name in kept} | {"flagged": int(store.state[at]) == SLOW_CODE}
+    replicas, rows = _Replicas(store), []
+    for at in faults(store):
+        row, code = replicas.at(at), int(store.state[at])
+        cause = likely_cause(store, at) if code in (SLOW_CODE, READY_CODE) else ""  # of who is gone the reason is known
+        rows.append({name: row[name] for name in kept} | {"likely_cause": cause, "flagged": code == SLOW_CODE})
+    return rows
 
 
 def _attempt(attempt: AttemptInfo) -> Row:
@@ -181,27 +206,41 @@ def _series(store: FleetStore) -> list[Row]:
 def fleet(store: FleetStore, positions: Iterable[int] | None = None) -> Tables:
     """Replicas in the given order (default: roster order)."""
     chosen = range(len(store.slots)) if positions is None else positions
-    return {"replicas": [_replica(store, int(at)) for at in chosen]}
+    rows = _Replicas(store)
+    return {"replicas": [rows.at(int(at)) for at in chosen]}
 
 
-def _replica(store: FleetStore, at: int) -> Row:
-    info = store.slots[at]
-    row: Row = {
-        "slot": info.slot, "node": info.node, "gpu": info.gpu, "role": info.role, "state": store.state_name(at),
-        "state_age_s": known(store.age_s(at)), "reason": info.reason,
-    }  # fmt: skip
-    row |= {key: known(float(store.floats(column)[at])) for column, key in _REPLICA_FLOATS.items()}
-    told = bool(store.columns)  # before the first snapshot the integer columns are zeros that nobody counted
-    row |= {key: int(store.ints(column)[at]) if told else None for column, key in _REPLICA_INTS.items()}
-    return row | {"incarnation": info.incarnation, "worker": info.worker, "pod": info.pod, "host": info.host, "log": info.log}
+class _Replicas:
+    """Rows of replicas with the numbers that the Fleet screen has: of who serves nothing, none."""
+
+    def __init__(self, store: FleetStore) -> None:
+        self._store = store
+        self._numbers = {key: NUMBERS[name].values(store) for name, key in _REPLICA_NUMBERS.items()}
+        self._counts = {key: NUMBERS[name].values(store) for name, key in _REPLICA_COUNTS.items()}
+
+    def at(self, at: int) -> Row:
+        store, info = self._store, self._store.slots[at]
+        row: Row = {
+            "slot": info.slot, "node": info.node, "gpu": info.gpu, "role": info.role, "state": store.state_name(at),
+            "state_age_s": known(store.age_s(at)), "reason": info.reason,
+        }  # fmt: skip
+        row |= {key: known(float(values[at])) for key, values in self._numbers.items()}
+        row |= {key: _count(float(values[at])) for key, values in self._counts.items()}
+        return row | {
+            "incarnation": info.incarnation, "worker": info.worker, "pod": info.pod, "host": info.host, "log": info.log,
+        }  # fmt: skip
+
+
+def _count(value: float) -> int | None:
+    return None if math.isnan(value) else int(value)
 
 
 def ended_fleet(store: FleetStore, positions: Iterable[int], summary: ByReplica) -> Tables:
     """Replicas of a run that has ended: what their samples of one attempt add up to, from the record."""
-    measured = {row.slot: row for row in summary.replicas}
+    measured, replicas = {row.slot: row for row in summary.replicas}, _Replicas(store)
     rows = []
     for at in positions:
-        row, found = _replica(store, int(at)), measured.get(store.slots[at].slot)
+        row, found = replicas.at(int(at)), measured.get(store.slots[at].slot)
         if found is not None:
             row |= {
                 "attempt": summary.attempt, "samples": found.samples, "failed": found.failed, "tokens": found.tokens,
@@ -212,41 +251,18 @@ def ended_fleet(store: FleetStore, positions: Iterable[int], summary: ByReplica)
     return {"replicas": rows}
 
 
-def nodes(store: FleetStore) -> Tables:
-    """One row a node: how many of its replicas are in which state, sums of rates, medians of latencies and ratios."""
-    order = np.argsort(store.node_of, kind="stable")
-    bounds = np.searchsorted(store.node_of[order], np.arange(len(store.node_names) + 1))
-    return {"nodes": [_node(store, name, order[bounds[n] : bounds[n + 1]]) for n, name in enumerate(store.node_names)]}
+def nodes(store: FleetStore, summed: NodeRows | None = None) -> Tables:
+    """One row a node, as the Fleet screen has it: how many of its replicas are in which state; of those that serve the sums of
+    rates and counts, the worst ratio and p99, the means of shares."""
+    rows = summed or NodeRows(store)
+    return {"nodes": [_node(rows, at) for at in range(len(rows.names))]}
 
 
-def _node(store: FleetStore, name: str, members: NDArray[np.intp]) -> Row:
-    def values(column: str) -> NDArray[np.float64]:
-        found = store.floats(column)[members].astype(np.float64)
-        return found[~np.isnan(found)]
-
-    def median(column: str) -> float | None:
-        found = values(column)
-        return float(np.median(found)) if len(found) else None
-
-    def largest(column: str) -> float | None:
-        found = values(column)
-        return float(found.max()) if len(found) else None
-
-    states: dict[str, int] = {}
-    for at in members:
-        state = store.state_name(int(at))
-        states[state] = states.get(state, 0) + 1
-    told = bool(store.columns)
-    return {
-        "node": name, "replicas": len(members), "states": states,
-        "tokens_per_s": float(values("tokens_s").sum()) if len(values("tokens_s")) else None,
-        "step_ratio_median": median("ratio"), "step_z_median": median("z"), "step_ratio_max": largest("ratio"),
-        "ttft_p99_ms_median": median("ttft_p99_ms"), "ttft_p99_ms_max": largest("ttft_p99_ms"),
-        "tpot_p99_ms_median": median("tpot_p99_ms"), "tpot_p99_ms_max": largest("tpot_p99_ms"),
-        "in_flight": int(store.ints("outstanding")[members].sum()) if told else None,
-        "waiting": int(store.ints("waiting")[members].sum()) if told else None,
-        "kv_use_fraction_median": median("kv_use"), "oldest_in_flight_s": largest("oldest_s"),
-    }  # fmt: skip
+def _node(rows: NodeRows, at: int) -> Row:
+    states = {SHOWN_STATES[code]: int(number) for code, number in enumerate(rows.states[at]) if number}
+    row: Row = {"node": rows.names[at], "replicas": int(rows.states[at].sum()), "states": states}
+    row |= {key: _count(float(rows.columns[name][at])) for name, key in _NODE_COUNTS.items()}
+    return row | {key: known(float(rows.columns[name][at])) for name, key in _NODE_NUMBERS.items()}
 
 
 # --- Replica -----------------------------------------------------------------------------------------------
@@ -258,7 +274,7 @@ def replica(store: FleetStore, slot: str, detail: ReplicaDetail | None = None) -
     if at is None:
         return {}
     info = store.slots[at]
-    own = _replica(store, at) | {
+    own = _Replicas(store).at(at) | {
         "incarnations": info.incarnations, "engine": info.engine, "synthetic": info.synthetic, "args_hash": info.args_hash,
         "versions": dict(info.versions), "accelerator": dict(info.accelerator), "facts": dict(info.facts),
         "pid": info.pid or None,

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from console.store import filters
 from console.store.columns import ALIASES, NUMBERS, TEXTS
 from console.store.fleet import READY_CODE, SHOWN_STATES, STOPPED_CODE, FleetStore
+from console.store.words import BadFilter
 
 HOLD_S: Final = 5.0
 RESORT_S: Final = 0.7  # asked once a second, with the jitter of a timer
@@ -340,7 +341,7 @@ class TableView(RowView):
         """What is wrong with it, in words; then the last good one stays in force. Empty: it is in force."""
         try:
             self._filter = filters.parse(text)
-        except filters.BadFilter as problem:
+        except BadFilter as problem:
             return str(problem)
         self._changed_rows()
         return ""

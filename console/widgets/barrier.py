@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 from textual.strip import Strip
 
 from console.store.fleet import FleetStore
@@ -68,7 +66,7 @@ class BarrierPane(Painted):
         needs = f"all {fmt.count(expected)}" if barrier.min_ready is None else f"at least {fmt.count(barrier.min_ready)}"
         runs: list[Run] = [("goes on with ", ink.muted), (needs, ink.plain)]
         if store.snapshot is not None and store.snapshot.phase_since_unix:
-            waited_s = max(0.0, time.time() - store.snapshot.phase_since_unix)
+            waited_s = max(0.0, store.snapshot.unix - store.snapshot.phase_since_unix)  # both by the head's clock
             if waited_s < 10 * barrier.deadline_s:
                 runs += [("   waited ", ink.muted), (f"{fmt.clock(waited_s)} of {fmt.clock(barrier.deadline_s)}", ink.plain)]
         return runs

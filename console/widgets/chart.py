@@ -36,7 +36,7 @@ class Picture:
     unix: NDArray[np.float64]
     lines: Sequence[Line]
     limit: float | None = None
-    marks: Sequence[tuple[float, str]] = field(default_factory=tuple)
+    marks: Sequence[tuple[float, str, bool]] = field(default_factory=tuple)  # when, name, whether an act
     floor: float | None = 0.0
 
 
@@ -136,17 +136,14 @@ class BrailleChart(Painted):
         axis = ["─"] * columns
         form = "%H:%M:%S" if newest - oldest < SECONDS_BELOW_S else "%H:%M"
         start, end = (time.strftime(form, time.localtime(unix)) for unix in (oldest, newest))
-        room_until = columns - len(end) - 1
-        places: dict[int, str] = {}
-        for unix, name in picture.marks:
-            at = int((unix - oldest) / max(1.0, newest - oldest) * (columns - 1))
-            if unix >= oldest and len(start) < at < room_until:
-                places[at] = name  # of several in one column the last one
+        per_s = (columns - 1) / max(1.0, newest - oldest)
+        places = [(int((unix - oldest) * per_s), name, act) for unix, name, act in sorted(picture.marks)]
+        if any(at >= columns - len(end) - 1 for at, _, _ in places):  # something happened just now: both times go to the left
+            whole = f"{start}…{end}"
+            start, end = (f"{start[:5]}…{end[:5]}" if any(0 <= at <= len(whole) for at, _, _ in places) else whole), ""
+        marks = [place for place in places if place[0] > len(start)]
         pieces: list[tuple[int, str, bool]] = [(0, start, False)]
-        stops = [*sorted(places)[1:], room_until][: len(places)]
-        for at, stop in zip(sorted(places), stops, strict=True):
-            texts = (f"▲{places[at]}", f"▲{places[at].split(' ')[0]}", "▲")
-            pieces.append((at, next(text for text in texts if at + len(text) <= stop or text == "▲"), True))
+        pieces += [(at, text, True) for at, text in placed(marks, len(start) + 1, columns, columns - len(end) - bool(end))]
         pieces.append((columns - len(end), end, False))
         runs: list[Run] = [(" " * (_LABEL - 1) + "└", ink.faint)]
         here = 0
@@ -155,3 +152,47 @@ class BrailleChart(Painted):
             runs.append((text, ink.style("chart-mark") if mark else ink.faint))
             here = column + len(text)
         return strip_of(runs, width)
+
+
+def placed(marks: Sequence[tuple[int, str, bool]], start: int, columns: int, room_until: int) -> list[tuple[int, str]]:
+    """Texts for the axis with the column that each begins at, none over another. `marks` by column: (column, name, act).
+
+    What lies too close to be named is told together, acts before the rest; a name that has no room loses its end. The arrow
+    stays where it happened: at the right edge it ends its text instead of beginning it.
+    """
+    groups: list[list[tuple[int, str, bool]]] = []
+    for mark in marks:
+        if groups and mark[0] <= _place(groups[-1]) + len(_texts(groups[-1])[-1]):
+            groups[-1].append(mark)
+        else:
+            groups.append([mark])
+    while True:
+        out: list[tuple[int, str]] = []
+        for number, group in enumerate(groups):
+            at, texts, begin = _place(group), _texts(group), out[-1][0] + len(out[-1][1]) + 1 if out else start
+            stop = _place(groups[number + 1]) - 1 if number + 1 < len(groups) else room_until
+            after = [(at, text) for text in texts if at + len(text) <= stop]
+            before = [(at - len(text) + 1, f"{text[1:]}▲") for text in texts if at - len(text) + 1 >= begin]
+            out.append((after or before or [(at, "▲")])[0])
+        nameless = next((at for at, (_, text) in enumerate(out) if at and text == "▲"), 0)
+        if not nameless:
+            return out
+        groups[nameless - 1 : nameless + 1] = [groups[nameless - 1] + groups[nameless]]
+
+
+def _told(group: Sequence[tuple[int, str, bool]]) -> list[tuple[int, str, bool]]:
+    """Acts if there is one; else all."""
+    return [mark for mark in group if mark[2]] or list(group)
+
+
+def _place(group: Sequence[tuple[int, str, bool]]) -> int:
+    return _told(group)[0][0]
+
+
+def _texts(group: Sequence[tuple[int, str, bool]]) -> list[str]:
+    """The longest first."""
+    told = _told(group)
+    words = [name.split(" ")[0] for _, name, _ in told]
+    if len(told) == 1:
+        return [f"▲{told[0][1]}", f"▲{words[0]}"]
+    return [f"▲{len(told)} {'acts' if told[0][2] else words[0] if len(set(words)) == 1 else 'events'}"]

@@ -10,9 +10,9 @@ from rich.style import Style
 from textual.strip import Strip
 
 from console.store.fleet import FleetStore
-from console.store.merge import Row, Timeline, kind_of, sentence
+from console.store.merge import Row, Timeline, kind_of, reason, sentence
 from console.widgets import fmt
-from console.widgets.logview import LogView
+from console.widgets.logview import LogView, marked, pattern_of
 from console.widgets.paint import Paint, Painted, Run, size_of, strip_of
 from harness.wire.control import JournalEntry
 
@@ -54,9 +54,9 @@ def event_runs(entry: JournalEntry, ink: Paint, width: int) -> list[Run]:
     runs.append((sentence(entry), style if entry.level != "info" or glyph == "»" else ink.plain))
     who = "" if entry.who in ("head", "") else f"  ({entry.who.removeprefix('operator:')})"
     room = width - size_of(runs)
-    if entry.why and room > 12:
-        whole = len(entry.why) + 2 + len(who) <= room
-        runs.append((": " + (entry.why if whole else fmt.clause(entry.why, room - 2)), ink.muted))
+    why = reason(entry)
+    if why and room > 12:
+        runs.append((why if len(why) + len(who) <= room else fmt.clause(why, room), ink.muted))
     if who and size_of(runs) + len(who) <= width:
         runs.append((who, ink.faint))
     return runs
@@ -72,6 +72,7 @@ class TimelineView(LogView):
     def __init__(self, timeline: Timeline, *, id: str | None = None) -> None:
         super().__init__(timeline.pager, id=id)
         self._timeline = timeline
+        self.shows_cursor = True
 
     def text(self, row: int) -> str:
         found = self._timeline.rows[row]
@@ -88,12 +89,18 @@ class TimelineView(LogView):
                 ("─" * (self.content_size.width - len(found.text) - 5), ink.rule),
             ], ink.muted
         glyph, style = mark_of(found.kind, found.level, ink)
+        pattern = pattern_of(self.highlight())
         told = found.kind not in ("log", "journal") or found.level != "info"
         runs: list[Run] = [
             (time.strftime("%H:%M:%S ", time.localtime(found.unix)), ink.faint),
             (f"{glyph} ", style),
-            (f"{word_of(found):<{_KIND}}", style if told and glyph != "·" else ink.muted),
-            (f"{fmt.middle(found.source, _SOURCE - 1):<{_SOURCE}}", ink.muted if found.kind == "log" else ink.bold),
+            *marked(f"{word_of(found):<{_KIND}}", style if told and glyph != "·" else ink.muted, ink.badge, pattern),
+            *marked(
+                f"{fmt.middle(found.source, _SOURCE - 1):<{_SOURCE}}",
+                ink.muted if found.kind == "log" else ink.bold,
+                ink.badge,
+                pattern,
+            ),
         ]
         return runs, style if glyph != "·" else ink.muted if found.kind == "log" else ink.plain
 

@@ -54,7 +54,7 @@ _FIGURES: Final = (
     Column("z", "z", 7, write=fmt.signed), Column("ttft", "TTFTp99", 9, write=fmt.millis),
     Column("tpot", "TPOTp99", 9, write=fmt.millis), Column("kv", "KV", 5, write=fmt.percent), Column("run", "RUN", 5),
     Column("wait", "WAIT", 6), Column("inflight", "INFLIGHT", 10), Column("oldest", "OLDEST", 8, write=fmt.age),
-    Column("age", "AGE", 6, write=fmt.age),
+    Column("age", "FOR", 6, write=fmt.age),
 )  # fmt: skip
 _MORE: Final = (
     Column("role", "ROLE", 6, False), Column("host", "HOST", 6, False), Column("worker", "WORKER", 8, False),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from typing import Final
 
 BLOCKS: Final = "▁▂▃▄▅▆▇█"
@@ -13,6 +14,11 @@ UNKNOWN: Final = "–"
 def count(value: float) -> str:
     """61204 → `61,204`, as the command line writes it."""
     return UNKNOWN if math.isnan(value) else f"{value:,.0f}"
+
+
+def plural(n: int, thing: str) -> str:
+    """`1 sample`, `2,048 samples`."""
+    return f"{n:,d} {thing}" if n == 1 else f"{n:,d} {thing}s"
 
 
 def big(value: float) -> str:
@@ -100,6 +106,15 @@ def bar(fraction: float, width: int) -> str:
     return ("█" * full + (_PARTS[part] if part else "")).ljust(width)
 
 
+def gauge(fraction: float, width: int) -> tuple[str, str]:
+    """Filled part and trough of a thin bar: lines of them below one another stay apart. Both empty when unknown."""
+    if math.isnan(fraction) or width <= 0:
+        return "", " " * max(0, width)
+    full = round(min(max(fraction, 0.0), 1.0) * width)
+    full = max(full, 1) if fraction > 0 else full
+    return "━" * full, "─" * (width - full)
+
+
 def middle(text: str, width: int) -> str:
     """Long names lose their middle: both ends tell runs apart."""
     if len(text) <= width:
@@ -108,6 +123,15 @@ def middle(text: str, width: int) -> str:
         return text[:width]
     head = (width - 1) // 2
     return text[:head] + "…" + text[len(text) - (width - 1 - head) :]
+
+
+_SLOT: Final = re.compile(r"([a-z])[a-z_-]*0*(\d+)/([a-z])[a-z_-]*0*(\d+)")
+
+
+def short_slot(slot: str) -> str:
+    """`node005/gpu3` → `n5/g3`; a name of another form stays, its middle shortened."""
+    found = _SLOT.fullmatch(slot)
+    return f"{found[1]}{found[2]}/{found[3]}{found[4]}" if found else middle(slot, 12)
 
 
 def clip(text: str, width: int) -> str:

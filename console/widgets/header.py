@@ -49,7 +49,7 @@ class HeaderLine(Painted):
         right += self._link(store)
         if store.controller and wide and not store.ended:
             right += [(f"  control: {store.controller}", ink.muted)]
-        right += [(time.strftime("  %H:%M:%S ", time.localtime(cast(Any, self.app).wall_s())), ink.muted)]
+        right += [self._clock(store, wide)]
         run, words = store.run or "no run yet", self._words(store, wide)
         room = width - 3 - size_of(badges) - size_of(where) - size_of(right) - 2
         if room - len(words) < min(len(run), _NAME_MIN):
@@ -57,6 +57,13 @@ class HeaderLine(Painted):
         name = fmt.middle(run, max(8, min(_NAME_MAX, room - len(words))))
         left: list[Run] = [(" ◢ ", ink.primary), (name, ink.bold), *badges, (words, ink.muted), *where]
         return [strip_of(spread(left, right, width), width)]
+
+    def _clock(self, store: FleetStore, wide: bool) -> Run:
+        """In a replay the record's, with its day: that is the time of all that is shown."""
+        app, snap = cast(Any, self.app), store.snapshot
+        if app.session.kind == "replay" and snap is not None:
+            return time.strftime(f"  {'%m-%d ' if wide else ''}%H:%M:%S ", time.localtime(snap.unix)), self.inks.primary
+        return time.strftime("  %H:%M:%S ", time.localtime(app.wall_s())), self.inks.muted
 
     def _of(self) -> tuple[FleetStore, bool]:
         app = cast(Any, self.app)

@@ -91,6 +91,11 @@ class HeatMap(Painted):
     def on_mount(self) -> None:
         self._retitle()
 
+    @property
+    def lines(self) -> int:
+        """Lines that it takes."""
+        return self._lines
+
     def next_metric(self) -> None:
         self.metric = METRICS[(METRICS.index(self.metric) + 1) % len(METRICS)]
         self._retitle()

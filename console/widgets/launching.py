@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import itertools
 import textwrap
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Final, Literal
+from typing import Any, ClassVar, Final, Literal, cast
 
 from rich.style import Style
 from textual.binding import Binding
+from textual.message import Message
 from textual.strip import Strip
+from textual.suggester import SuggestFromList
 from textual.widgets import Input
+from textual.widgets.input import Selection
 
+from console.actions import Action
 from console.store.launching import FormField, Plan
 from console.store.runs import RunRow
 from console.widgets import fmt
+from console.widgets.footer import KeyFooter
 from console.widgets.listing import LinesPane
 from console.widgets.paint import Paint, Painted, Run, strip_of
 from console.widgets.verdict import GLYPH, verdict_style
@@ -151,6 +157,18 @@ class FormPane(LinesPane):
     def find(self, dotted: str) -> int | None:
         return next((at for at, one in enumerate(self._lines) if isinstance(one, FormField) and one.dotted == dotted), None)
 
+    def seek(self, text: str, by: int = 0) -> int | None:
+        """The line of the first field from the cursor on, around the end, whose name has every word in it; with `by`, of
+        the next one or the one before."""
+        words, count = text.lower().split(), len(self._lines)
+        step = -1 if by < 0 else 1
+        order = ((self.at + by + step * far) % count for far in range(count))
+        for at in order:
+            one = self._lines[at]
+            if isinstance(one, FormField) and all(word in one.dotted.lower() for word in words):
+                return at
+        return None
+
     def count(self) -> int:
         return len(self._lines) or len(self.notes)
 
@@ -194,22 +212,88 @@ class FormPane(LinesPane):
 
 
 class FieldBox(Input):
-    """Where a value is typed, over the line of its field. ↑ ↓ go through the values that a field can have."""
+    """Where a value is typed, over the line of its field. Tab completes, ↑ ↓ go through the values that a field can have.
+    Nothing that was typed is dropped but by esc: whoever takes the focus elsewhere is told of by `Left`."""
 
     BINDINGS: ClassVar = [
         Binding("up", "step(-1)", "Value before", show=False),
         Binding("down", "step(1)", "Next value", show=False),
+        Binding("tab", "complete", "Complete", show=False),
+        Binding("shift+tab", "submit", "Take it", show=False),
     ]
 
+    class Left(Message):
+        """The focus went to another widget of this console."""
+
     def __init__(self, *, id: str) -> None:
-        super().__init__(id=id, compact=True)
+        super().__init__(id=id, compact=True, select_on_focus=False)  # who comes back must not type over what is there
         self.choices: tuple[str, ...] = ()
+
+    def begin(self, value: str, choices: tuple[str, ...]) -> None:
+        """All of it is selected: typing replaces it."""
+        self.choices = choices
+        self.suggester = SuggestFromList(choices, case_sensitive=False) if choices else None
+        self.value = value
+        self.focus()
+        self.selection = Selection(0, len(value))
 
     def action_step(self, by: int) -> None:
         if self.choices:
             at = self.choices.index(self.value) + by if self.value in self.choices else 0
-            self.value = self.choices[at % len(self.choices)]
-            self.cursor_position = len(self.value)
+            self._put(self.choices[at % len(self.choices)])
+
+    async def action_complete(self) -> None:
+        """To the value that begins so; while several do, as far as they agree. What is complete is taken, like by enter."""
+        typed = self.value.lower()
+        fits = [one for one in self.choices if one.lower().startswith(typed)] if typed else []
+        further = _agreed(fits)
+        if len(fits) == 1 and fits[0] != self.value:
+            self._put(fits[0])
+        elif len(further) > len(typed):
+            self._put(further)
+        elif len(fits) > 1 and self.value not in self.choices:
+            self._put(fits[0])
+        else:
+            await self.action_submit()
+
+    def _put(self, value: str) -> None:
+        self.value = value
+        self.cursor_position = len(value)
+
+    def on_focus(self) -> None:
+        cast(Any, self.app).expect_nothing()  # what was to open is open: keys after it are meant for whoever has the focus
+
+    def on_blur(self) -> None:
+        if self.app.app_focus and self.display:  # else it is the whole terminal that lost the focus, and gives it back
+            self.post_message(self.Left())
+
+
+def _agreed(values: list[str]) -> str:
+    """The longest beginning that they share."""
+    first, last = min(values, default=""), max(values, default="")
+    same = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(first, last, strict=False))
+    return "".join(mark for mark, _ in same)
+
+
+class LaunchFooter(KeyFooter):
+    """While something is typed: the keys that work then, and no others."""
+
+    def __init__(
+        self, actions: Sequence[Action], why_not: Callable[[Action], str], typing: Callable[[], str], *, id: str | None = None
+    ) -> None:
+        """`typing`: keys and what they do, separated by two blanks; empty while nothing is typed."""
+        super().__init__(actions, why_not, id=id)
+        self._typing = typing
+
+    def draw(self, width: int, height: int) -> list[Strip]:
+        told, ink = self._typing(), self.inks
+        if not told:
+            return super().draw(width, height)
+        runs: list[Run] = []
+        for part in told.split("  "):
+            key, _, does = part.partition(" ")
+            runs += [(f" {key} ", ink.primary + Style(bold=True)), (f"{does}  ", ink.muted)]
+        return [strip_of(runs, width)]
 
 
 class AboutLine(Painted):
@@ -281,11 +365,16 @@ class ChecksPane(LinesPane):
             if check.ok:
                 self._lines.append([*start, (fmt.clip(check.detail, width - column - 7), ink.muted)])
                 continue
-            told = textwrap.wrap(f"{self.names[at].ljust(column)}{check.detail}", width - 9, break_on_hyphens=False)
-            self._lines.append([*start[:2], (told[0], ink.plain)])
-            self._lines += [[(f"         {text}", ink.plain)] for text in told[1:]]
-            fix = textwrap.wrap(f"→ {check.fix}", width - 9, break_on_hyphens=False) if check.fix else []
-            self._lines += [[(f"         {text}", ink.muted)] for text in fix]
+            fix = f" → {check.fix}" if check.fix else ""
+            ink_now = ink.plain
+            for number, text in enumerate(
+                textwrap.wrap(f"{self.names[at]}: {check.detail}{fix}", width - 3, break_on_hyphens=False, initial_indent=" " * 5)
+            ):
+                before, arrow, after = text.partition("→ ")
+                lead: list[Run] = start[:2] if not number else [("  ", ink.plain)]
+                before = before if number else before.removeprefix(" " * 5)
+                self._lines.append([*lead, (before, ink_now), (arrow + after, ink.muted)])
+                ink_now = ink.muted if arrow else ink_now
         self.at = min(self.at, max(0, len(self._lines) - 1))
         self.repaint()
 
@@ -304,6 +393,9 @@ class ChecksPane(LinesPane):
 
     def line(self, at: int, width: int, chosen: bool) -> Strip:
         ink, here = self.inks, chosen and self.has_focus
+        last = int(self.scroll_offset.y) + self.scrollable_content_region.height - 1
+        if at == last and at + 1 < self.count() and not self.has_focus:
+            return strip_of([(f" ↓ {self.count() - at} more lines (tab, then ↓)", ink.primary)], width)
         return strip_of([("▌" if here else " ", ink.primary), *self._lines[at]], width, ink.cursor if here else None)
 
 
@@ -317,13 +409,26 @@ class PlanPane(Painted):
         self.border_title = "What G starts"
 
     def draw(self, width: int, height: int) -> list[Strip]:
+        """With too few lines for all: first without what can be guessed, then cut, but never silently."""
         ink = self.inks
         if self.plan is None:
             return []
+        if height == 1:
+            return [strip_of([(" G starts ", ink.primary), (fmt.clip(self.plan.short, width - 11), ink.plain)], width)]
+        room = max(10, width - 12)
+        said = dict(self.plan.words)
+        parts = {label: textwrap.wrap(text, room, break_on_hyphens=False) or [""] for label, text in said.items()}
+        command = textwrap.wrap(self.command, room, break_on_hyphens=False) or [""]
+        for label in ("record", "processes", "time"):
+            if sum(map(len, parts.values())) + len(command) > height:
+                parts[label] = [fmt.middle(said[label], room) if label == "record" else fmt.clip(said[label], room)]
+        left = max(1, height - sum(map(len, parts.values())))
+        if len(command) > left:
+            command = [*command[: left - 1], fmt.clip(command[left - 1], max(1, room - 13)) + " … y has all"]
         lines: list[Strip] = []
-        for label, text in [*self.plan.words, ("y copies", self.command)]:
-            for number, part in enumerate(textwrap.wrap(text, max(10, width - 12), break_on_hyphens=False) or [""]):
-                lines.append(strip_of([(f" {label if not number else '':<10} ", ink.muted), (part, ink.plain)], width))
+        for label, texts in [*parts.items(), ("y copies", command)]:
+            for number, text in enumerate(texts):
+                lines.append(strip_of([(f" {label if not number else '':<10} ", ink.muted), (text, ink.plain)], width))
         return lines
 
 

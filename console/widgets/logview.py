@@ -21,6 +21,7 @@ from textual.strip import Strip
 from console.store.tail import LogTail, Pager
 from console.widgets import fmt
 from console.widgets.paint import Painted, Run, strip_of
+from harness.records.logs import level_of
 
 MANY: Final = 10**9
 _WHEEL: Final = 3  # rows that a notch of the wheel moves
@@ -56,6 +57,7 @@ class LogView(Painted):
         self.pager = pager
         self.wrap = False
         self.shown: list[int] = []  # rows in view
+        self.shows_cursor = False  # also while the newest line is followed
         self._drawn: tuple[tuple[object, ...], list[Strip]] = ((), [])
 
     # --- what a kind of log says ---------------------------------------------------------------------------
@@ -86,12 +88,24 @@ class LogView(Painted):
         pager = self.pager
         room = max(8, width - self.prefix_width() - 1)
         rows = pager.window(height, self._lines_of(room))
-        key = (self.version(), pager.cursor, pager.top, pager.x, pager.count, self.wrap, width, height, self.inks)
+        key = (
+            self.version(),
+            tuple(self.highlight()),
+            pager.cursor,
+            pager.follow,
+            pager.top,
+            pager.x,
+            pager.count,
+            self.wrap,
+            width,
+            height,
+            self.inks,
+        )
         if key == self._drawn[0]:
             return self._drawn[1]
         self.shown = rows
-        marked = self.highlight()
-        pattern = re.compile("|".join(re.escape(word) for word in marked), re.IGNORECASE) if marked else None
+        wanted = self.highlight()
+        pattern = pattern_of(tuple(wanted))
         lines: list[Strip] = []
         for row in rows:
             lines += self._row(row, width, room, pattern)
@@ -111,15 +125,15 @@ class LogView(Painted):
 
     def _row(self, row: int, width: int, room: int, pattern: re.Pattern[str] | None) -> list[Strip]:
         ink, pager, text = self.inks, self.pager, self.text(row)
-        chosen = row == pager.cursor and not pager.follow
+        chosen = row == pager.cursor and (self.shows_cursor or not pager.follow)
         before, style = self.prefix(row)
         base = ink.cursor if chosen else None
-        mark: Run = ("▌" if chosen else " ", ink.primary)
+        mark: Run = (("▏" if pager.follow else "▌") if chosen else " ", ink.primary)
         pieces = chopped(text, room) if self.wrap else (piece_at(text, pager.x, room),)
         indent: list[Run] = [(" " * (self.prefix_width() - 1), style)]
         strips = []
         for number, piece in enumerate(pieces):
-            runs = [mark, *(indent if number else before), *_marked(piece, style, ink.badge, pattern)]
+            runs = [mark, *(indent if number else before), *marked(piece, style, ink.badge, pattern)]
             if not self.wrap and cell_len(text) > pager.x + room:
                 runs += [(" " * max(0, room - cell_len(piece)), style), ("›", ink.primary)]
             strips.append(strip_of(runs, width, base))
@@ -167,7 +181,12 @@ class LogView(Painted):
             self.repaint()
 
 
-def _marked(piece: str, style: Style, found: Style, pattern: re.Pattern[str] | None) -> list[Run]:
+@lru_cache(maxsize=16)
+def pattern_of(words: tuple[str, ...]) -> re.Pattern[str] | None:
+    return re.compile("|".join(re.escape(word) for word in words), re.IGNORECASE) if words else None
+
+
+def marked(piece: str, style: Style, found: Style, pattern: re.Pattern[str] | None) -> list[Run]:
     if pattern is None:
         return [(piece, style)]
     runs: list[Run] = []
@@ -192,9 +211,11 @@ class LogPane(LogView, can_focus=True):
         Binding("right", "aside(1)", "Right", show=False, id="log_right"),
     ]
 
-    def __init__(self, tail: LogTail, problem: Callable[[], str], *, id: str | None = None) -> None:
+    def __init__(
+        self, tail: LogTail, problem: Callable[[], str], name_of: Callable[[str], str], *, id: str | None = None
+    ) -> None:
         super().__init__(tail.pager, id=id)
-        self._tail, self._problem = tail, problem
+        self._tail, self._problem, self._name_of = tail, problem, name_of
 
     @property
     def takes_wheel(self) -> bool:
@@ -224,7 +245,7 @@ class LogPane(LogView, can_focus=True):
         tail = self._tail
         if not tail.path:
             return "Log"
-        parts = ["Log"]
+        parts = [f"Log of {self._name_of(tail.path)}"]
         if tail.written_s == tail.written_s:
             parts.append(f"written {fmt.age(tail.written_s)} ago")
         above = self.shown[0] if self.shown else 0
@@ -247,11 +268,3 @@ class LogPane(LogView, can_focus=True):
 
     def action_aside(self, by: int) -> None:
         self.aside(by)
-
-
-_WORDS: Final = (("error", re.compile(r"\b(ERROR|CRITICAL|FATAL|Traceback)\b")), ("warn", re.compile(r"\bWARN(ING)?\b")))
-
-
-def level_of(line: str) -> str:
-    """By the words that loggers write; info when there is none in its first 120 characters."""
-    return next((level for level, words in _WORDS if words.search(line, 0, 120)), "info")

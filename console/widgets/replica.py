@@ -17,8 +17,9 @@ from console.widgets.paint import Painted, Run, fitting, strip_of
 from harness.wire.inquiry import InFlight, ReplicaDetail
 
 _LABEL: Final = 13
-EVENT_LINES: Final = 12
-SAMPLE_LINES: Final = 8
+EVENT_LINES: Final = 4  # the newest
+EVENT_LINES_TALL: Final = 12
+SAMPLE_LINES: Final = 6
 SAMPLE_LINES_TALL: Final = 14  # on a terminal of 45 lines and more
 
 PATH: Final = "path"  # meaning of a fact that is shortened in its middle
@@ -154,12 +155,13 @@ class SlotEvents(Painted):
         super().__init__(1, id=id)
         self._store, self._slot = store, slot
 
-    def on_mount(self) -> None:
-        self.border_title = "What happened to it"
-
     def draw(self, width: int, height: int) -> list[Strip]:
         ink = self.inks
-        entries = self._store.history_of(self._slot)[-EVENT_LINES:]
+        most = EVENT_LINES_TALL if self.screen.has_class("-taller") else EVENT_LINES
+        history = self._store.history_of(self._slot)
+        entries = history[-most:]
+        left = f" · {fmt.count(len(history) - most)} before" if len(history) > most else ""
+        self.entitle(f"What happened to it{left}")
         self.set_lines(max(1, len(entries)))
         lines = [strip_of(event_runs(entry, ink, width), width) for entry in entries]
         if not lines:

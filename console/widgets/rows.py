@@ -137,11 +137,12 @@ class RowsTable(Viewport):
 
 
 def sparkline(values: Sequence[float], full: float) -> str:
-    """One block a second, against the fleet's median (an ordinary replica reads as ▆); `·` where nothing is known."""
+    """One block a second, against the fleet's median (an ordinary replica reads as ▅); `·` where nothing is known.
+    Never taller than ▆: the lines of neighbouring rows must not touch."""
     if not full or math.isnan(full):
         return ""
     out = []
     for value in values:
-        level = -1 if math.isnan(value) else int(min(max(value / full * 5.5, 0.0), 7.0))
+        level = -1 if math.isnan(value) else int(min(max(value / full * 4.5, 0.0), 5.0))
         out.append("·" if level < 0 else fmt.BLOCKS[level])
     return "".join(out)

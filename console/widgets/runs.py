@@ -54,6 +54,8 @@ _LOAD: Final = Column("LOAD", 16, _load, False)
 _NARROW: Final = (_OUTCOME, _TARGET, _DONE, _TTFT, _TPOT)
 _WIDE: Final = (_WHEN, _OUTCOME, _TARGET, _DONE, _TOKENS, _TTFT, _TPOT, _ACTS, _FLEET, _SIZE)
 _WIDER: Final = (_WHEN, _LOAD, _OUTCOME, _TARGET, _DONE, _TOKENS, _TTFT, _TPOT, _ACTS, _FLEET, _SIZE)
+#: Written into the record when an attempt ends: of a run that goes on they are on its Live screen.
+_AT_THE_END: Final = (_DONE, _TTFT, _TPOT, _TOKENS)
 _NAME_MAX: Final = 44
 
 
@@ -167,6 +169,8 @@ class RunsPane(LinesPane):
             text = column.text(row)
             if column is _OUTCOME:
                 text, style = f"{glyph} {text}", colour
+            elif text == fmt.UNKNOWN and row.state == "running" and column in _AT_THE_END:
+                text, style = "at end", ink.faint
             else:
                 style = self._style(column, row, ink)
             runs.append((_fit(text, column), style))

@@ -20,6 +20,7 @@ from console.widgets import fmt
 from console.widgets.paint import GLYPHS, Paint, Painted, Run, fitting, size_of, spread, strip_of
 from harness.wire.control import FleetSnapshot, SlaView
 
+P99_NEEDS: Final = 1000  # samples before a p99 is told (Percentiles: 10 / (1 - q))
 _WORDS: Final = {"over": "× OVER", "near": "▲ NEAR", "ok": "● OK", "": ""}
 
 
@@ -39,8 +40,7 @@ class Gauge:
         word, style = judged(now_ms, limit_ms, ink)
         left: list[Run] = [(f"{self.name} p99 ", ink.muted), (f"{window_s:.0f} s ", ink.faint)]
         if math.isnan(now_ms):
-            left += [(f"{fmt.UNKNOWN:>7}", ink.faint), (f"  too few samples yet ({fmt.count(view.window.n)})", ink.muted)]
-            return left
+            return [*left, *self._early(view, width - size_of(left), ink)]
         left.append((f"{fmt.millis(now_ms):>7} ", ink.bold))
         if limit_ms is None:
             return [*left, ("no limit", ink.muted), ("   whole ", ink.muted), (fmt.millis(whole_ms), ink.plain)]
@@ -53,7 +53,25 @@ class Gauge:
         ]
         used = sum(len(text) for text, _ in left) + sum(len(text) for text, _ in tail)
         room = max(4, min(40, width - used - 2))
-        return [*left, ("▕", ink.rule), (fmt.bar(now_ms / limit_ms, room), style), ("▏", ink.rule), *tail]
+        full, trough = fmt.gauge(now_ms / limit_ms, room)
+        return [*left, (full, style), (trough, ink.rule), *tail]
+
+    @staticmethod
+    def _early(view: SlaView, room: int, ink: Paint) -> list[Run]:
+        """`–  755 of 1,000 samples for a p99 · p50 21 ms · limit 500 ms`"""
+        groups: list[list[Run]] = [
+            [
+                (f"{fmt.UNKNOWN:>2}  ", ink.faint),
+                (fmt.count(view.window.n), ink.plain),
+                (f" of {fmt.count(P99_NEEDS)}", ink.muted),
+            ],
+            [(" samples for a p99", ink.muted)],
+        ]
+        if not math.isnan(view.window.p50):
+            groups.append([(" · p50 ", ink.muted), (fmt.millis(view.window.p50), ink.plain)])
+        if view.limit_ms is not None:
+            groups.append([(f" · limit {fmt.millis(view.limit_ms)}", ink.muted)])
+        return fitting(groups, room)
 
 
 class SlaPane(Painted):
@@ -74,7 +92,7 @@ class SlaPane(Painted):
             strip_of(Gauge("TPOT").runs(snap.tpot, window_s, width, ink), width),
         ]
         lines.append(strip_of(self._outlook("TTFT", snap.ttft, snap, width), width))
-        if snap.attempt and not self._store.ended:
+        if snap.attempt and not self._store.ended and not (snap.attempt_kind == "explore" and snap.ttft.needed > 0):
             lines.append(strip_of(self._outlook("TPOT", snap.tpot, snap, width), width))
         return lines
 

@@ -30,11 +30,11 @@ class Column:
 _WIDE = (
     Column("REPLICA", 14, False), Column("STATE", 13, False), Column("TOK/S", 9), Column("Δmed", 6), Column("ratio", 7),
     Column("z", 6), Column("TTFTp99", 9), Column("TPOTp99", 9), Column("KV", 5), Column("RUN", 5), Column("WAIT", 6),
-    Column("OLDEST", 8), Column("AGE", 6),
+    Column("OLDEST", 8), Column("FOR", 6),
 )  # fmt: skip
 _NARROW = (
     Column("REPLICA", 13, False), Column("STATE", 13, False), Column("TOK/S", 8), Column("Δmed", 6), Column("z", 6),
-    Column("TTFTp99", 9), Column("WAIT", 6), Column("AGE", 5),
+    Column("TTFTp99", 9), Column("WAIT", 6), Column("FOR", 5),
 )  # fmt: skip
 _TREND = "trend"
 
@@ -106,12 +106,12 @@ class ReplicaTable(RowsTable):
         runs: list[Run] = [(mark, ink.primary)]
         for column in self._columns():
             text = cells[column.title]
-            style = {"REPLICA": ink.bold if chosen else ink.plain, "STATE": state, "AGE": ink.muted}.get(column.title, number)
+            style = {"REPLICA": ink.bold if chosen else ink.plain, "STATE": state, "FOR": ink.muted}.get(column.title, number)
             if beyond and column.title in ("Δmed", "ratio", "z"):
                 style = ink.states["SLOW"]
             runs.append((_fit(text, column), style))
         used = 1 + sum(column.width for column in self._columns())
-        runs += self._trend(at, min(TREND_MAX, width - used - 3), ink.states["SLOW"] if beyond else state)
+        runs += self._trend(at, min(TREND_MAX, width - used - 4), ink.states["SLOW"] if beyond else state)
         return strip_of(runs, width, base)
 
     def _cells(self, at: int, name: str, live: bool) -> dict[str, str]:
@@ -137,7 +137,7 @@ class ReplicaTable(RowsTable):
             "RUN": whole("running"),
             "WAIT": whole("waiting"),
             "OLDEST": fmt.age(number("oldest_s")),
-            "AGE": fmt.age(store.age_s(at)),
+            "FOR": fmt.age(store.age_s(at)),
         }
 
     def _trend(self, at: int, room: int, style: Style) -> list[Run]:

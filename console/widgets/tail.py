@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -12,10 +12,10 @@ from textual.strip import Strip
 
 from console.store import tables
 from console.store.fleet import FleetStore
-from console.store.latency import QUANTILES, Metric, Span, Tail, latency, samples, tail_of, tail_shares
+from console.store.latency import QUANTILES, Metric, Span, Tail, latency, over_counts, samples, tail_of, tail_shares
 from console.widgets import fmt
 from console.widgets.histogram import percent
-from console.widgets.paint import Painted, Run, fitting, strip_of
+from console.widgets.paint import Painted, Run, fitting, size_of, strip_of
 from console.widgets.sla import judged
 from harness.wire.control import SlaView
 from harness.wire.inquiry import LatencyDetail, SlaDetail
@@ -79,11 +79,12 @@ class BudgetPane(Painted):
         left = view.over_allowed - view.over
         word = f"{fmt.big(left)} left" if left >= 0 else f"{fmt.big(-left)} too many"
         over: list[Run] = [("over ", ink.muted), (f"{fmt.big(view.over):>6}", ink.plain), (" of ", ink.muted)]
-        bar: list[Run] = [(" ▕", ink.rule), (fmt.bar(used, 24), style), ("▏", ink.rule)] if width >= 100 else []
+        full, trough = fmt.gauge(used, 24)
+        bar: list[Run] = [(" ", ink.plain), (full, style), (trough, ink.rule)] if width >= 100 else []
         groups = [head, [*over, (f"{fmt.big(view.over_allowed):<6}", ink.plain)]]
-        groups.append([*bar, (f"{fmt.percent(used):>5}  ", style), (f"{glyph} {word:<12}", style)])
+        groups.append([*bar, (f"{fmt.percent(used):>5}  ", style), (f"{glyph} {word:<{12 if width >= 100 else 10}}", style)])
         if not math.isnan(view.projected_ms) and not self._store.ending:
-            groups.append(self._outlook(view, "→" if width < 100 else " end ≈"))
+            groups.append(self._outlook(view, "end ≈"))
         return fitting(groups, width)
 
     def _outlook(self, view: SlaView, words: str) -> list[Run]:
@@ -92,6 +93,9 @@ class BudgetPane(Painted):
         span = f" [{low.rpartition(' ')[0] if low[-2:] == high[-2:] else low} … {high}]"
         style = judged(view.projected_high_ms, view.limit_ms, ink)[1]
         return [(f" {words} ", ink.muted), (fmt.millis(view.projected_ms), style), (span, ink.muted)]
+
+
+_NAME, _VALUE, _SHARE = 6, 7, 6  # columns: name of a quantile, a value, its share of the limit with its mark
 
 
 # --- percentiles -------------------------------------------------------------------------------------------
@@ -109,34 +113,38 @@ class PercentilePane(Painted):
         ink, choice = self.inks, self._choice
         self.entitle("Percentiles and share of the limit")
         spans: tuple[tuple[Span, str], ...] = (("window", f"{choice.window_s(self._store):.0f} s"), ("whole", "whole"))
-        cell = min(16, max(12, (width - 6) // 4))
-        heads: list[Run] = [(" " * 6, ink.muted)]
-        columns = []
-        for metric, name in NAMES.items():
-            for span, text in spans:
-                heads.append((f"{name + ' ' + text:>{cell - 1}} ", ink.muted))
-                columns.append(self._values(metric, span))
-        lines = [strip_of(heads, width)]
+        told = [(f"{name} {text}", *self._values(metric, span)) for metric, name in NAMES.items() for span, text in spans]
+        # Everything ends where the values end; heads and counts that are wider reach into the gutter before them.
+        spare = max(0, width - _NAME - len(told) * (_VALUE + _SHARE))
+        narrow = min(3, spare // 4)
+        gaps = [0, narrow, min(6, spare - 2 * narrow), narrow]
+        ends = [_NAME + sum(gaps[: at + 1]) + at * (_VALUE + _SHARE) + _VALUE for at in range(len(told))]
+        limits = [fmt.millis(limit_ms) if limit_ms else "none" for _, _, _, limit_ms in told]
+        broken = [judged(values.get("p99", math.nan), limit_ms, ink)[1] == ink.bad for _, values, _, limit_ms in told]
+        lines = [self._line("", [(head, ink.muted) for head, _, _, _ in told], ends, width)]
         for name in QUANTILES:
-            runs: list[Run] = [(f"{name:<6}", ink.bold if name == "p99" else ink.muted)]
-            for values, _, limit_ms in columns:
-                runs += self._cell(values.get(name, math.nan), limit_ms, name == "p99", cell)
-            lines.append(strip_of(runs, width))
-        counts: list[Run] = [("n", ink.muted), (" " * 5, ink.muted)]
-        counts += [(f"{fmt.count(n) if n else fmt.UNKNOWN:>{cell - 1}} ", ink.muted) for _, n, _ in columns]
-        limits: list[Run] = [("limit ", ink.muted)]
-        for _, _, limit_ms in columns:
-            limits.append((f"{fmt.millis(limit_ms) if limit_ms else 'none':>{cell - 6}}      ", ink.style("chart-limit")))
-        return [*lines, strip_of(limits, width), strip_of(counts, width)]
+            cells = [self._cell(values.get(name, math.nan), limit_ms, name == "p99") for _, values, _, limit_ms in told]
+            lines.append(self._line(name, [cell[0] for cell in cells], ends, width, [cell[1] for cell in cells]))
+        limited: list[Run] = [(text, ink.bad if bad else ink.plain) for text, bad in zip(limits, broken, strict=True)]
+        lines.append(self._line("limit", limited, ends, width))
+        lines.append(self._line("n", [(fmt.count(n) if n else fmt.UNKNOWN, ink.muted) for _, _, n, _ in told], ends, width))
+        return lines
 
-    def _cell(self, value_ms: float, limit_ms: float | None, decides: bool, cell: int) -> list[Run]:
+    def _line(self, name: str, texts: list[Run], ends: list[int], width: int, shares: Sequence[Run] = ()) -> Strip:
+        ink = self.inks
+        runs: list[Run] = [(name, ink.bold if name == "p99" else ink.muted)]
+        for at, (text, style) in enumerate(texts):
+            runs += [(" " * (ends[at] - len(text) - size_of(runs)), ink.plain), (text, style), *shares[at : at + 1]]
+        return strip_of(runs, width)
+
+    def _cell(self, value_ms: float, limit_ms: float | None, decides: bool) -> tuple[Run, Run]:
+        """The value, and its share of the limit with a mark where that is judged."""
         ink = self.inks
         style = ink.bold if decides else ink.plain
-        share = f"{fmt.percent(value_ms / limit_ms):>5} " if limit_ms and not math.isnan(value_ms) else " " * 6
+        share = f"{fmt.percent(value_ms / limit_ms):>{_SHARE - 1}}" if limit_ms and not math.isnan(value_ms) else ""
         word, colour = judged(value_ms, limit_ms, ink) if decides else ("", ink.muted)
         mark = word[:1] if word and word[0] in "×▲" else " "
-        number = (fmt.millis(value_ms), ink.faint if math.isnan(value_ms) else style)
-        return [(" " * (cell - 6 - len(number[0])), style), number, (share[:-1], colour), (mark, colour)]
+        return (fmt.millis(value_ms), ink.faint if math.isnan(value_ms) else style), (share + mark if share else "", colour)
 
     def _values(self, metric: Metric, span: Span) -> tuple[dict[str, float], int, float | None]:
         detail, snap = self._choice.detail, self._store.snapshot
@@ -177,7 +185,7 @@ class PartsPane(Painted):
             median = fmt.millis(part.p50_ms) if wide else None
             numbers = self._cells(part.name, fmt.millis(part.mean_ms), median, fmt.millis(part.p99_ms), fmt.millis(part.tail_ms))
             runs: list[Run] = [(numbers[:14], ink.plain), (numbers[14:-9], ink.muted), (numbers[-9:], ink.plain)]
-            lines.append(strip_of([*runs, (f"{percent(share):>6} ", style), (fmt.bar(share, room), style)], width))
+            lines.append(strip_of([*runs, (f"{percent(share):>6} ", style), (fmt.gauge(share, room)[0], style)], width))
         mean_ms, tail_ms = sum(part.mean_ms for part in detail.parts), sum(part.tail_ms for part in detail.parts)
         together = self._cells("together", fmt.millis(mean_ms), "" if wide else None, "", fmt.millis(tail_ms))
         of = f"{fmt.count(detail.parts_n)} samples; tail: the slowest {fmt.count(detail.parts_tail_n)}, mean"
@@ -187,6 +195,9 @@ class PartsPane(Painted):
     @staticmethod
     def _cells(name: str, mean: str, median: str | None, p99: str, tail: str) -> str:
         return f"{name:<14}" + "".join(f"{text:>9}" for text in (mean, median, p99, tail) if text is not None)
+
+
+FEW: Final = 20  # samples over the limit: with fewer, chance decides whose they are
 
 
 # --- the tail by replica -----------------------------------------------------------------------------------
@@ -216,7 +227,7 @@ class TailPane(Painted):
             why = choice.missing or ("the fleet has just changed" if view is not None else "")
             return [strip_of([(part, ink.muted)], width) for part in textwrap.wrap(why, width)]
         if not tail.total:
-            return [strip_of([("● none", ink.good)], width)]
+            return self._none(view, who, limit, width)
         room = max(6, min(40, width - 15 - 7 - 9 - 10 - 8 - (12 if choice.span == "whole" else 0) - 3))
         lines = [strip_of(self._heads(who, room), width)]
         fits = max(1, height - 2)
@@ -227,7 +238,7 @@ class TailPane(Painted):
             runs: list[Run] = [
                 (f"{row.name:<15}", ink.bold if standing_out else ink.plain),
                 (f"{percent(row.share):>6} ", style),
-                (fmt.bar(row.share / peak, room), style),
+                (f"{fmt.gauge(row.share / peak, room)[0]:<{room}}", style),
                 (f"{fmt.count(row.over):>9}", ink.plain),
                 (f"{percent(row.expected):>10}", ink.muted),
                 (f"{times(row.times):>8}", style if standing_out else ink.muted),
@@ -240,8 +251,21 @@ class TailPane(Painted):
         told: list[list[Run]] = [
             [(f"first {first}: {percent(tail.share_of_first(first))}", ink.plain), (f" of {fmt.count(tail.total)}", ink.muted)],
             [(f" · {fmt.count(more)} more {who}s with some" if more > 0 else "", ink.muted)],
+            [(" · too few to say whose they are" if tail.total < FEW else "", ink.muted)],
         ]
         return [*lines, strip_of(fitting(told, width), width)]
+
+    def _none(self, view: LatencyDetail | None, who: str, limit: str, width: int) -> list[Strip]:
+        """Nobody is late: said in one line, with where there is something to see and what this would show."""
+        ink, span = self.inks, self._choice.span
+        n = samples(view, span) if view is not None else 0
+        whole = int(over_counts(view, "whole").sum()) if view is not None and span == "window" else 0
+        groups: list[list[Run]] = [[("● none", ink.good)], [(f" of {fmt.count(n)} samples {limit}", ink.plain)] if n else []]
+        if whole:
+            groups.append([(f" · {fmt.count(whole)} in the whole attempt: w shows them", ink.muted)])
+        text = f"Once samples are {limit}: each {who}'s share of them, beside the share it would have were all alike."
+        told = [strip_of([(part, ink.muted)], width) for part in textwrap.wrap(text, max(10, width))]
+        return [strip_of(fitting(groups, width), width), *told]
 
     def _heads(self, who: str, room: int) -> list[Run]:
         ink = self.inks

@@ -7,19 +7,23 @@ nothing here moves, nothing is forecast.
 from __future__ import annotations
 
 import math
+import re
 import textwrap
 from collections.abc import Callable
+from typing import Final
 
 from rich.style import Style
 from textual.strip import Strip
 
 from console.store.fleet import FleetStore
+from console.store.rates import rate_words
 from console.widgets import fmt
 from console.widgets.paint import Paint, Painted, Run, size_of, spread, strip_of
 from console.widgets.sla import judged
 from harness.wire.control import AttemptInfo
 
 REASON_LINES = 3
+_OF_ACTS: Final = re.compile(r"ACTS (\d+): ")
 GLYPH = {"VALID": "●", "EXPLORATION": "◇", "SUPERSEDED": "»"}
 
 
@@ -30,10 +34,13 @@ def verdict_style(verdict: str, ink: Paint) -> Style:
 class VerdictBanner(Painted):
     """Shown once the attempt has a verdict."""
 
-    def __init__(self, store: FleetStore, *, hint: Callable[[], str] = lambda: "", id: str | None = None) -> None:
-        """`hint`: where there is more to see, in words; may be empty."""
+    def __init__(
+        self, store: FleetStore, *, hint: Callable[[], str] = lambda: "", whole: bool = False, id: str | None = None
+    ) -> None:
+        """`hint`: where there is more to see, in words; may be empty. `whole`: reasons take the lines that they need, up to a
+        third of the screen."""
         super().__init__(4, id=id)
-        self._store, self._hint = store, hint
+        self._store, self._hint, self._whole = store, hint, whole
 
     @property
     def wanted(self) -> bool:
@@ -47,7 +54,7 @@ class VerdictBanner(Painted):
         style = verdict_style(attempt.verdict, ink)
         lines = [self._title(attempt, width - 2), *_rows(_results(attempt, self._store, ink), width - 2)]
         lines += _rows(_totals(attempt, ink), width - 2)
-        lines += [[(text, ink.plain)] for text in self._reasons(attempt, width - 2)]
+        lines += [[(text, ink.plain)] for text in self._reasons(attempt, width - 3)]
         lines += [[(text, ink.muted)] for text in self._before(width - 2)]
         if self._hint():
             lines.append([(self._hint(), ink.primary)])
@@ -61,25 +68,37 @@ class VerdictBanner(Painted):
         ]
         if attempt.acts:
             runs.append((f"  ACTS {attempt.acts}", ink.warn))
-        runs.append((f"  attempt {attempt.number}, {attempt.kind} at {fmt.rate(attempt.target_qps)} qps", ink.muted))
+        rates = rate_words(attempt, store.journal)
+        runs.append((f"  attempt {attempt.number}, {attempt.kind} at {rates}", ink.muted))
         words = ("  synthetic: says nothing about hardware", "  synthetic") if store.synthetic else ()
         runs += [(word, ink.warn) for word in words if size_of(runs) + len(word) <= width][:1]
         record: list[Run] = [(f"{store.record} ", ink.faint)] if store.record else []
         return spread(runs, record, width) if size_of(runs) + size_of(record) + 2 <= width else runs
 
-    @staticmethod
-    def _reasons(attempt: AttemptInfo, width: int) -> list[str]:
+    def _reasons(self, attempt: AttemptInfo, width: int) -> list[str]:
         reasons = "; ".join(attempt.reasons) or ("all limits hold" if attempt.verdict == "VALID" else "no reason given")
-        notes = f"   ({'; '.join(attempt.notes)})" if attempt.notes else ""
-        return textwrap.wrap(reasons + notes, max(10, width), max_lines=REASON_LINES, placeholder=" …")
+        most = max(REASON_LINES, self.screen.size.height // 3) if self._whole else REASON_LINES
+        said = [_note(note, attempt.acts) for note in attempt.notes]
+        notes = f"   ({'; '.join(said)})" if said else ""
+        return textwrap.wrap(reasons + notes, max(10, width), max_lines=most, placeholder=" …")
 
     def _before(self, width: int) -> list[str]:
         earlier = [
-            f"attempt {attempt.number} {attempt.verdict or 'without a verdict'} at {fmt.rate(attempt.target_qps)} qps"
+            f"attempt {attempt.number} {attempt.verdict or 'without a verdict'} at {rate_words(attempt, self._store.journal)}"
             + (f" (ACTS {attempt.acts})" if attempt.acts else "")
             for attempt in reversed(self._store.earlier_attempts())
         ]
         return [fmt.clip("before it: " + " · ".join(earlier), width)] if earlier else []
+
+
+def _note(note: str, acts: int) -> str:
+    """`ACTS 2: replicas were drained` is about some of all acts: `2 of 11 acts: …`, so that the two counts do not compete."""
+    found = _OF_ACTS.match(note)
+    if found is None:
+        return note
+    count = int(found[1])
+    which = f"{count} of {acts} acts" if acts > count else "this act" if count == 1 else "these acts"
+    return f"{which}: {note[found.end() :]}"
 
 
 def _rows(groups: list[list[Run]], width: int) -> list[list[Run]]:

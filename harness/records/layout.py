@@ -11,6 +11,7 @@ journal.jsonl       one entry a line, appended
 samples/NNNNNN.parquet, timeline/NNNNNN.parquet     immutable chunks, written aside and renamed
 attempts/<n>/       settings asked and in effect, LoadGen's own logs
 logs/               head.log, driver-<n>.log, node000.log, node000-gpu0.log
+exports/            pictures and tables that a console was asked to save; made for the first of them
 """
 
 from __future__ import annotations
@@ -74,6 +75,10 @@ class RunFolder:
     def logs(self) -> Path:
         return self.path / "logs"
 
+    @property
+    def exports(self) -> Path:
+        return self.path / "exports"
+
     def attempt(self, number: int) -> Path:
         return self.path / "attempts" / str(number)
 
@@ -122,7 +127,7 @@ class NoSuchRun(Exception):
 
 def find_run(which: str | None, root: Path) -> RunFolder:
     """A run by folder path, by name, by unique part of its name, or (None) the newest."""
-    if which and (Path(which) / "run.json").exists():
+    if which and os.path.exists(Path(which) / "run.json"):  # Path.exists raises for a name that is too long
         return RunFolder(Path(which).resolve())
     runs = list_runs(root)
     if not runs:
@@ -142,5 +147,6 @@ def list_runs(root: Path) -> list[RunFolder]:
     """Newest first."""
     if not root.is_dir():
         return []
-    found = [RunFolder(path) for path in root.iterdir() if (path / "run.json").is_file()]
-    return sorted(found, key=lambda run: run.run_json.stat().st_mtime if run.run_json.exists() else 0.0, reverse=True)
+    # os.path, because Path.is_file raises for a folder that is closed to us: that one must not hide the others.
+    found = [RunFolder(path) for path in root.iterdir() if os.path.isfile(path / "run.json")]
+    return sorted(found, key=lambda run: os.path.getmtime(run.run_json) if os.path.exists(run.run_json) else 0.0, reverse=True)

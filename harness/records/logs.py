@@ -151,8 +151,8 @@ def _lines_since(tail: Tail, source: str, since_unix: float, written_unix: float
         unix = at
         if unix < since_unix:
             return lines[::-1], True
-        line = _line(unix, source, text[found.end() :], _LEVELS.get(found[5] or "", "") or _level_of(text, bool(found[5])))
-        lines += [LogLine(unix, line.source, rest, _worse(line.level, _level_of(rest))) for rest in following]
+        line = _line(unix, source, text[found.end() :], _level(text, found))
+        lines += [LogLine(unix, line.source, rest, _worse(line.level, _level(rest, None))) for rest in following]
         lines.append(line)
         following.clear()
     lines += [LogLine(unix, source, rest, level) for rest, level in _untimed(following)]
@@ -161,7 +161,7 @@ def _lines_since(tail: Tail, source: str, since_unix: float, written_unix: float
 
 def _untimed(newest_first: list[str]) -> Iterator[tuple[str, str]]:
     for text in newest_first:
-        yield text, _level_of(text)
+        yield text, _level(text, None)
 
 
 def _line(unix: float, source: str, text: str, level: str) -> LogLine:
@@ -172,10 +172,15 @@ def _line(unix: float, source: str, text: str, level: str) -> LogLine:
     return LogLine(unix, source, text, level)
 
 
-def _level_of(text: str, named: bool = False) -> str:
-    """`named`: the line says INFO or DEBUG itself, and words in it do not overrule that."""
-    if named:
-        return "info"
+def level_of(line: str) -> str:
+    """info, warn or error: the level that the line itself names after its time, else what the words in it tell."""
+    return _level(line, _TIME.match(line))
+
+
+def _level(text: str, found: re.Match[str] | None) -> str:
+    """`found`: its time and level. A line that says INFO or DEBUG is that, whatever words follow."""
+    if found is not None and found[5]:
+        return _LEVELS.get(found[5], "info")
     return "error" if _ERROR.search(text) else "warn" if _WARN.search(text) else "info"
 
 

@@ -92,7 +92,7 @@ class Record:
         except OSError as error:
             self._problem(str(RecordError.from_os(folder, "read", error)))
             whole = []
-        frame = pl.scan_parquet(whole) if whole else pl.LazyFrame(schema=schema)
+        frame = pl.scan_parquet(whole, glob=False) if whole else pl.LazyFrame(schema=schema)
         return frame if attempt is None else frame.filter(pl.col("attempt") == attempt)
 
     def _marked(self, path: Path, schema: pl.Schema) -> bool:
@@ -110,7 +110,8 @@ class Record:
         if known is not None:
             return known
         try:
-            found = pl.read_parquet_schema(path)
+            with path.open("rb") as file:  # by its path, polars takes brackets in a folder's name for a pattern
+                found = pl.read_parquet_schema(file)
         except (pl.exceptions.PolarsError, OSError) as error:
             self._problem(f"{path}: damaged, left out ({_first_line(error)})")
             found = None
@@ -122,7 +123,7 @@ class Record:
 
     def _decode(self, path: Path) -> None:
         try:
-            pl.read_parquet(path)
+            pl.read_parquet(path, glob=False)
         except (pl.exceptions.PolarsError, OSError) as error:
             self._problem(f"{path}: damaged, left out ({_first_line(error)})")
             self._checked[path] = False

@@ -71,7 +71,7 @@ SHOTS = (
     Shot("events", ("4",)),
     Shot("runs", ("5",), fleet=None, until="Runs 4"),
     Shot("compare", ("5", "space", "space", "c"), fleet=None, until="tok/s"),
-    Shot("record", ("5", "end", "enter"), fleet=None, until="re-disp."),
+    Shot("record", ("5", "end", "enter"), fleet=None, until="RE-DISP"),
     Shot("replay", ("5", "end", "R", "?REPLAY", "1", *["full_stop"] * 4), fleet=None, until="00:42/"),
     Shot("evict", ("e",)),
     Shot("rate", ("equals_sign",), fleet=exploring),

@@ -13,7 +13,7 @@ from textual.widgets import Button, Input, Static
 
 from console.app import PacelineApp
 from console.feeds.scripted import ScriptedFleet
-from console.screens.acts import Prediction, facts_for, target_of, verdict_fact
+from console.screens.acts import Grave, Prediction, Target, facts_for, target_of, verdict_fact
 from console.screens.dialogs import ConfirmAct, Dialog
 from console.screens.help import HelpScreen
 from console.screens.live import LiveScreen
@@ -215,7 +215,7 @@ async def test_a_picture_goes_into_the_record_when_it_is_here(
         app.store.record = "/nowhere/on/this/machine"
         await pilot.press("ctrl+s")
         await pilot.pause()
-    assert [name.endswith(".svg") for name in os.listdir(record)].count(True) == 1
+    assert [name.endswith(".svg") for name in os.listdir(record / "exports")].count(True) == 1
     assert [name.endswith(".svg") for name in os.listdir(tmp_path)].count(True) == 1
 
 
@@ -228,4 +228,34 @@ def test_a_p99_of_too_few_samples_says_so() -> None:
     few = LatencyDetail(3000.0, window_n=640)
     enough = LatencyDetail(80.0, window_ms={"p99": 36.5}, window_n=6400)
     told = dict(facts_for(store, "drain", [target], Prediction(SlaDetail("1", 1, 60.0, few, enough))))
-    assert told["p99, 60 s"] == "TTFT –: 640 samples are too few\nTPOT 36.5 ms; without its samples –"
+    assert told["p99, 60 s"] == "TTFT –: 640 samples are too few\nTPOT 36.5 ms; without its samples –: too few are left"
+
+
+def test_more_than_a_quarter_more_load_is_a_warning_and_less_is_not() -> None:
+    store, fleet = FleetStore(), ScriptedFleet(nodes=2, gpus=4)
+    store.apply(fleet.run_state())
+    store.apply(fleet.snapshot())
+    serving = [info.slot for at, info in enumerate(store.slots) if store.state_name(at) in ("READY", "SLOW")]
+
+    def effect(number: int) -> str:
+        targets = [target for slot in serving[:number] if (target := target_of(store, slot)) is not None]
+        return dict(facts_for(store, "drain", targets))["effect"]
+
+    assert not isinstance(effect(1), Grave)
+    assert isinstance(effect(3), Grave)
+    assert effect(3).startswith("▲ ")
+
+
+def test_readmitting_tells_only_the_case_that_applies() -> None:
+    store, fleet = FleetStore(), ScriptedFleet(nodes=2, gpus=4)
+    store.apply(fleet.run_state())
+    store.apply(fleet.snapshot())
+    slots = [info.slot for info in store.slots]
+    drained, lost = Target(slots[0], "", "DRAINED"), Target(slots[1], "", "LOST")
+    effects = [dict(facts_for(store, "readmit", targets))["effect"] for targets in ([drained], [lost], [drained, lost])]
+    assert effects == [
+        "it serves again at once: warm already",
+        "its worker starts a new one, which warms up and joins",
+        "1 drained one again at once · for 1 the worker starts new ones, which warm up and join",
+    ]
+    assert "tok/s" not in dict(facts_for(store, "readmit", [drained]))["why"]

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 from console_helpers import AppMaker, HandClock, settle, text_of
+from recorded_kit import recorded_run
 from test_console_screens import feed_of
 
 from console.app import PacelineApp
@@ -17,12 +18,15 @@ from console.feeds.scripted import ScriptedFleet
 from console.screens.live import LiveScreen
 from console.screens.record import RecordScreen, Rows
 from console.store.fleet import FleetStore
+from console.store.rates import rate_words
 from console.store.record import over
 from console.themes import shipped_folder
+from console.widgets.verdict import VerdictBanner
+from harness.records.errors import RecordError
 from harness.records.layout import RunFolder
-from harness.records.runfile import AttemptRecord, RunFile, write_run
+from harness.records.runfile import AttemptRecord, RunFile, read_run, write_run
 from harness.spec import FleetSpec, LimitsSpec, RunSpec
-from harness.wire.control import AttemptInfo
+from harness.wire.control import AttemptInfo, JournalEntry
 from harness.wire.keys import ServerKeys
 
 
@@ -152,6 +156,30 @@ def test_a_run_whose_head_is_still_starting_is_waited_for(tmp_path: Path) -> Non
     assert over(write_record(tmp_path, "PLACING", "")) is None
 
 
+def damaged(folder: Path, damage: str) -> None:
+    if damage == "run":
+        (folder / "run.json").write_text("{")
+    else:
+        run = json.loads((folder / "run.json").read_text())
+        run["spec"]["fleet"]["nodes"] = "many"
+        (folder / "run.json").write_text(json.dumps(run))
+
+
+@pytest.mark.parametrize(("damage", "said"), [("run", "is not a run record"), ("spec", r"its spec .*: spec\.fleet\.nodes: ")])
+def test_an_ended_run_that_cannot_be_read_says_why(tmp_path: Path, damage: str, said: str) -> None:
+    damaged(write_record(tmp_path, "DONE", "VALID"), damage)
+    with pytest.raises(RecordError, match=said):
+        over(tmp_path)
+
+
+async def test_a_console_on_a_run_that_cannot_be_read_opens_and_says_why(tmp_path: Path) -> None:
+    damaged(write_record(tmp_path, "DONE", "VALID"), "spec")
+    app = PacelineApp(tmp_path, theme_folders=[shipped_folder()])
+    async with app.run_test(size=(120, 36)) as pilot:
+        await settle(pilot, app)
+        assert "spec.fleet.nodes" in app.store.link_note
+
+
 def test_a_record_gives_each_replica_the_role_that_its_head_gave_it(tmp_path: Path) -> None:
     state = over(write_record(tmp_path, "DONE", "VALID", roles=("prefill", "decode")))
     assert state is not None
@@ -220,3 +248,54 @@ async def test_the_result_by_replica_is_one_key_away_once_the_run_has_ended(make
         await settle(pilot, app)
         assert isinstance(app.screen, LiveScreen)
         assert feed_of(app).sent == []
+
+
+def explored(acts: int = 11) -> AttemptInfo:
+    note = "ACTS 2: replicas were drained or readmitted during the attempt, as load balancing may do"
+    return AttemptInfo(1, "explore", "Server", 30.0, 1, verdict="EXPLORATION", state="ENDED", acts=acts, notes=[note])
+
+
+def rated(qps: float, attempt: int = 1) -> JournalEntry:
+    return JournalEntry(0, 0.0, "operator:kim", "act.set_rate", after=f"{qps:g} QPS", data={"qps": qps}, attempt=attempt)
+
+
+def test_the_rate_of_an_exploration_is_told_with_its_changes() -> None:
+    assert rate_words(explored(), []) == "30 qps"
+    assert rate_words(explored(), [rated(40)]) == "30 → 40 qps (1 change)"
+    assert rate_words(explored(), [rated(40), rated(43), rated(99, attempt=2), rated(60), rated(50)]) == "30 → 50 qps (4 changes)"
+    fixed = AttemptInfo(1, "performance", "Server", 30.0, 1)
+    assert rate_words(fixed, [rated(40)]) == "30 qps"  # there another rate is another attempt
+
+
+async def test_the_banner_has_one_count_of_acts_and_says_what_the_others_are_of(make_app: AppMaker) -> None:
+    app = make_app(ended_fleet())
+    async with app.run_test(size=(120, 36)) as pilot:
+        await settle(pilot, app)
+        app.store.attempts = {2: msgspec.structs.replace(explored(), number=2)}
+        app.store.snapshot = None
+        banner = app.screen.query_one(VerdictBanner)
+        banner.repaint()
+        told = " ".join(text_of(banner).split())
+        assert told.count("ACTS") == 1
+        assert "2 of 11 acts: replicas were drained" in told
+
+
+@pytest.mark.parametrize("size", [(120, 36), (80, 24)])
+async def test_the_record_has_percentiles_and_acts_and_cuts_no_reason(tmp_path: Path, size: tuple[int, int]) -> None:
+    path = recorded_run(tmp_path, seconds=12)
+    run = read_run(path)
+    run.attempts[0].reasons = [f"reason number {number} that an attempt may have" for number in range(6)]
+    write_run(path, run)
+    app = PacelineApp(path, theme_folders=[shipped_folder()])
+    async with app.run_test(size=size) as pilot:
+        await app.workers.wait_for_complete()
+        await settle(pilot, app)
+        assert "reason number 5" in " ".join(text_of(app.screen.query_one("#verdict")).split())
+        latencies = text_of(app.screen.query_one("#latencies"))
+        assert "P99.9" in latencies
+        assert all(name in latencies for name in ("TTFT", "TPOT", "LATENCY", "600 ms"))
+        assert "OVER" in latencies
+        rows = text_of(app.screen.query_one(Rows))
+        assert "ACTS 1" in rows
+        assert "evict" in rows
+        assert "(kim)" in rows

@@ -14,8 +14,9 @@ from textual.widgets import Input
 
 from console.app import PacelineApp
 from console.feeds.scripted import SAMPLE_UNIX, ScriptedFeed, ScriptedFleet
+from console.screens.detail import ReplicaScreen
 from console.screens.events import OLD_AFTER_S, EventsScreen
-from console.store.merge import KEPT, Timeline, Words
+from console.store.merge import KEPT, Timeline, Words, reason, sentence
 from console.store.tail import Pager, clean
 from harness.wire.control import JournalEntry
 from harness.wire.inquiry import LogLine, LogLines
@@ -59,6 +60,68 @@ def texts(timeline: Timeline) -> list[str]:
 
 def logs(*lines: tuple[float, str], left_out: int = 0, source: str = "node000") -> LogLines:
     return LogLines("1", [LogLine(unix, source, text) for unix, text in lines], left_out)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"what": "act.drain", "before": "READY", "after": "stay"}, "drain: no new samples"),
+        ({"what": "act.evict", "before": "READY", "after": "evict"}, "evict: drained first, then ended"),
+        ({"what": "act.recycle", "before": "READY", "after": "recycle"}, "recycle: drained first, then restarted"),
+        ({"what": "act.set_rate", "before": "30 QPS", "after": "50 QPS", "data": {"qps": 50}}, "set rate 30 → 50 QPS"),
+        ({"what": "act.set_rate", "data": {"qps": 4000.0, "ramp_s": 15}}, "set rate 4,000 QPS over 15 s"),
+        ({"what": "act.take_control", "before": "", "after": "kim@head"}, "take control"),
+        ({"what": "act.set_policy", "before": "flag", "after": "drain"}, "set policy flag → drain"),
+        ({"what": "act.some_thing"}, "some thing"),
+        ({"what": "refused.set_rate"}, "set rate refused"),
+        ({"what": "replica.state", "before": "READY", "after": "LOST", "why": "no heartbeat"}, "READY → LOST"),
+        ({"what": "replica.state", "before": "DRAINED", "after": "LOST", "why": "recycled: hot"}, "DRAINED → restarts (recycle)"),
+    ],
+)
+def test_what_happened_is_said_in_words(given: dict[str, Any], said: str) -> None:
+    assert sentence(entry(1, 0.0, **given)) == said
+
+
+def test_a_reason_stands_apart_from_its_sentence() -> None:
+    assert reason(entry(1, 0.0, "act.evict", why="hot")) == " · hot"
+    assert reason(entry(1, 0.0, "replica.state", before="DRAINED", after="LOST", why="recycled: hot")) == ": hot"
+    assert reason(entry(1, 0.0, "act.evict")) == ""
+
+
+async def test_enter_opens_the_replica_that_the_line_is_about(make_app: AppMaker) -> None:
+    app = make_app()
+    async with app.run_test(size=(120, 36)) as pilot:
+        screen = await open_events(pilot, app)
+        assert shown(screen)[-1].startswith("▏"), "the cursor is there while the newest line is followed"
+        await pilot.press("slash", *"evict:", "enter")
+        await settle(pilot, app)
+        assert str(screen.query_one("#words-mark").render()) == "/"
+        await pilot.press("enter")
+        await settle(pilot, app)
+        opened = app.screen
+        assert isinstance(opened, ReplicaScreen)
+        assert opened.slot == "node012/gpu1"
+
+
+async def test_enter_on_a_line_of_no_replica_says_so(make_app: AppMaker) -> None:
+    app = make_app()
+    async with app.run_test(size=(120, 36)) as pilot:
+        screen = await open_events(pilot, app)
+        await pilot.press("slash", *"snapshot", "enter", "enter")
+        await settle(pilot, app)
+        assert app.screen is screen
+        assert any("about no replica" in note.message for note in app._notifications)
+
+
+async def test_hits_of_the_filter_stand_out_in_every_column(make_app: AppMaker) -> None:
+    app = make_app()
+    async with app.run_test(size=(120, 36)) as pilot:
+        screen = await open_events(pilot, app)
+        await pilot.press("slash", *"node012", "enter")
+        await settle(pilot, app)
+        badge = app.inks.badge.bgcolor
+        hits = [piece.text for piece in screen.view.render_line(1) if piece.style is not None and piece.style.bgcolor == badge]
+        assert "node012" in hits
 
 
 def test_late_lines_take_their_place_in_time() -> None:
@@ -138,8 +201,10 @@ def test_levels_keep_acts_and_stragglers_and_errors_are_errors_only() -> None:
 
 @pytest.mark.parametrize(
     ("words", "matches"),
-    [("engine lost", True), ("ENGINE", True), ("engine !lost", False), ("nothing|lost", True), ("nothing", False), ("", True)],
-)
+    [("engine lost", True), ("ENGINE", True), ("engine !lost", False), ("nothing|lost", True), ("nothing", False), ("", True),
+     ("!engine|lost", True), ("!engine|nothing", False), ("!engine|!nothing", True), ("!!engine", True), ("! engine", False),
+     ("nothing | lost", True), ("lost|", True), ("!", True)],
+)  # fmt: skip
 def test_words_of_the_filter(words: str, matches: bool) -> None:
     assert Words.of(words).match("log node000 the engine is lost") is matches
 
@@ -230,7 +295,7 @@ async def test_scrolling_up_stops_following_and_counts_what_is_newer(make_app: A
         feed_of(app).fleet.t_s += 30
         await screen._ask_logs()
         await settle(pilot, app)
-        assert [line.strip("▌ ") for line in shown(screen)] == [line.strip() for line in before]
+        assert [line.strip("▌▏ ") for line in shown(screen)] == [line.strip("▌▏ ") for line in before]
         assert "newer (s follows)" in bar(screen)
         await pilot.press("s")
         await settle(pilot, app)

@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 from console.feeds.scripted import ScriptedFleet
 from console.store import filters
 from console.store.columns import LIVE_STATES
-from console.store.filters import BadFilter, parse
+from console.store.filters import parse
 from console.store.fleet import SHOWN_STATES, FleetStore
+from console.store.words import BadFilter
 
 Holds = Callable[[FleetStore, int], bool]
 Case = tuple[str, Holds]

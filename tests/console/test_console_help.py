@@ -9,7 +9,9 @@ from textual.widgets import Input
 
 from console.actions import ACTIONS, of
 from console.app import PacelineApp
-from console.screens.help import HelpScreen, KeyTable
+from console.screens.help import HelpScreen, KeyTable, StateLines
+from console.store.fleet import SHOWN_STATES
+from console.widgets.paint import GLYPHS
 
 
 def told(app: PacelineApp) -> list[str]:
@@ -41,7 +43,8 @@ async def test_the_keys_of_the_screen_come_first(make_app: AppMaker) -> None:
         await pilot.pause()
         lines = [line for line in told(app) if line.strip()]
         assert lines[0] == "On this screen (sla)"
-        for action, line in zip(of("sla"), lines[1:], strict=False):
+        own = [action for action in of("sla") if not action.id.startswith("replay_")]  # those of a replay come last
+        for action, line in zip(own, lines[1:], strict=False):
             assert action.title in line
 
 
@@ -87,3 +90,41 @@ async def test_only_what_can_be_typed_has_a_command(make_app: AppMaker) -> None:
         text = "\n".join(told(app))
         assert ":evict SLOT" in text
         assert ":page-up" not in text
+
+
+async def test_every_action_is_explained_and_the_palette_names_its_key(make_app: AppMaker) -> None:
+    assert [action.id for action in ACTIONS if not action.help] == []
+    app = make_app()
+    async with app.run_test(size=(80, 24)) as pilot:
+        await settle(pilot, app)
+        told = {command.title: command.help for command in app.get_system_commands(app.screen)}
+    assert told["Evict replica"].startswith("e · take it out")
+
+
+async def test_keys_of_a_replay_come_last_where_nothing_is_replayed(make_app: AppMaker) -> None:
+    app = make_app()
+    async with app.run_test(size=(120, 36)) as pilot:
+        await settle(pilot, app)
+        await pilot.press("question_mark")
+        await pilot.pause()
+        lines = told(app)
+        titles = [line for line in lines if line and not line.startswith(" ")]
+        assert titles[-1] == "Replay of a record"
+        assert not any("Next act or alert" in line for line in lines[: lines.index("Replay of a record")])
+
+
+@pytest.mark.parametrize("size", [(120, 36), (80, 24)])
+async def test_a_state_keeps_its_glyph_beside_its_word(make_app: AppMaker, size: tuple[int, int]) -> None:
+    app = make_app()
+    async with app.run_test(size=size) as pilot:
+        await settle(pilot, app)
+        await pilot.press("question_mark")
+        await pilot.pause()
+        states = app.screen.query_one(StateLines)
+        lines = str(states.render()).splitlines()
+        assert max(map(len, lines)) <= states.content_size.width
+        await pilot.pause()
+        app.screen.query_one("#help-lines", VerticalScroll).scroll_end(animate=False)
+        await pilot.pause()
+        assert states.region.bottom < app.screen.query_one("#help").region.bottom
+    assert "  ".join(lines).split("  ") == [f"{GLYPHS[name]} {name}" for name in SHOWN_STATES]

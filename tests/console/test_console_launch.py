@@ -6,10 +6,12 @@ import asyncio
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from console_helpers import text_of
 from recorded_kit import ended_run
+from textual.pilot import Pilot
 from textual.widgets import Input
 
 from console.app import PacelineApp
@@ -170,6 +172,13 @@ def test_each_check_says_what_to_do_when_it_fails(tmp_path: Path) -> None:
     assert preflight.source("http://127.0.0.1:9").ok is None
 
 
+def test_the_demo_goes_well_on_two_cores_and_not_on_one() -> None:
+    on_two, on_one = (preflight.fleet(load_spec("demo"), usable=cores) for cores in (2, 1))
+    assert "wait for a core" not in on_two.detail
+    assert "wait for a core" in on_one.detail
+    assert "about 32 replicas" in on_one.fix
+
+
 def test_a_dataset_that_cannot_be_read_is_a_failure_with_its_reason(tmp_path: Path) -> None:
     (tmp_path / "bad.jsonl").write_text("not json\n")
     spec = load_spec("demo", ["dataset.kind=jsonl", f"dataset.path={tmp_path / 'bad.jsonl'}"])
@@ -313,3 +322,97 @@ async def test_recent_runs_are_there_and_enter_opens_one(root: Path) -> None:
         assert "VALID" in text_of(screen.form)
         await pilot.press("enter")
         await wait_for(lambda: isinstance(app.screen, RecordScreen))
+
+
+# --- what is typed is never dropped --------------------------------------------------------------------------
+
+
+async def edited(app: PacelineApp, screen: LaunchScreen, dotted: str, pilot: Pilot[Any]) -> Input:
+    """With the box open on that field."""
+    screen.form.focus()
+    screen.form.move_to(screen.form.find(dotted) or 0)
+    await pilot.press("i")
+    return screen.query_one("#field", Input)
+
+
+async def test_tab_completes_a_value_and_takes_one_that_is_complete() -> None:
+    app = an_app()
+    async with app.run_test(size=(120, 36)) as pilot:
+        screen = await ready(app)
+        box = await edited(app, screen, "load.kind", pilot)
+        assert "tab completes" in screen.about.text
+        await pilot.press(*"exp", "tab")
+        assert (box.value, screen.focused) == ("explore", box)
+        await pilot.press("tab")
+        await wait_for(lambda: screen.draft is not None and screen.draft.spec.load.kind == "explore")
+        assert screen.focused is screen.form
+
+
+async def test_a_value_that_holds_is_taken_when_the_box_is_left_and_another_keeps_it_open() -> None:
+    app = an_app()
+    async with app.run_test(size=(120, 36)) as pilot:
+        screen = await ready(app)
+        await edited(app, screen, "fleet.nodes", pilot)
+        await pilot.press("3")
+        screen.checks.focus()
+        await wait_for(lambda: screen.draft is not None and screen.draft.spec.fleet.nodes == 3)
+        await wait_for(lambda: not screen.has_class("-editing"))
+        assert screen.focused is screen.checks
+        box = await edited(app, screen, "fleet.nodes", pilot)
+        await pilot.press("0")
+        screen.choices.focus()
+        await wait_for(lambda: screen.about.wrong)
+        await pilot.pause()
+        assert (box.value, screen.focused, screen.has_class("-editing")) == ("0", box, True)
+        assert "fleet.nodes" in screen.about.text
+
+
+async def test_a_start_takes_what_is_typed_or_does_not_happen() -> None:
+    app = an_app()
+    async with app.run_test(size=(120, 36)) as pilot:
+        screen = await ready(app)
+        await edited(app, screen, "load.kind", pilot)
+        await pilot.press(*"exp")
+        screen.action_start()
+        await wait_for(lambda: screen.about.wrong)
+        await pilot.pause()
+        assert app.screen is screen
+        await pilot.press("tab")
+        screen.action_start()
+        await wait_for(lambda: isinstance(app.screen, Dialog))
+        assert ("attempt", "explore, Server at 144 QPS, about 17,280 queries") in screen._facts(screen.draft or Draft("demo"))
+
+
+async def test_only_the_keys_that_work_are_offered_while_a_value_is_typed() -> None:
+    app = an_app()
+    async with app.run_test(size=(120, 36)) as pilot:
+        screen = await ready(app)
+        await edited(app, screen, "load.kind", pilot)
+        told = text_of(screen.query_one("#footer"))
+        assert "tab complete" in told
+        assert "Start" not in told
+        await pilot.press("escape")
+        assert "Start" in text_of(screen.query_one("#footer"))
+
+
+async def test_a_field_is_found_by_a_part_of_its_name_and_set_by_name() -> None:
+    app = an_app()
+    async with app.run_test(size=(120, 36)) as pilot:
+        screen = await ready(app)
+        await pilot.press("slash", *"_qps")
+        await wait_for(lambda: screen.form.field is not None and screen.form.field.dotted == "load.target_qps")
+        await pilot.press("enter")
+        assert screen.focused is screen.form
+        screen.command_edit("fleet.nodes=2")
+        await wait_for(lambda: screen.draft is not None and screen.draft.spec.fleet.nodes == 2)
+
+
+@pytest.mark.parametrize("size", [(120, 36), (80, 24)])
+async def test_what_would_start_and_that_there_are_more_checks_is_on_every_terminal(size: tuple[int, int]) -> None:
+    app = an_app()
+    async with app.run_test(size=size):
+        screen = await ready(app)
+        told = " ".join(text_of(screen.query_one("#plan")).split())
+        assert "64 replicas" in told
+        assert "144 QPS" in told
+        assert "more lines" in text_of(screen.checks)

@@ -9,7 +9,7 @@ from textual.widgets import Button, Input
 
 from console.screens.dialogs import AskAttempt, AskChoice, AskRate, AskRemoval, ConfirmAct, Dialog, TypeToConfirm
 from console.screens.dialogs.fields import Choice
-from console.screens.load_acts import rate_step, stepped
+from console.screens.load_acts import asked_rate, rate_step, stepped
 
 SIZES = [(120, 36), (80, 24)]
 
@@ -111,6 +111,35 @@ def test_steps_never_reach_nothing() -> None:
     assert stepped(4000, 1, 100) == 4100
     assert stepped(100, -1, 100) == 100
     assert stepped(0.3, -1, 0.1) == pytest.approx(0.2)
+
+
+@pytest.mark.parametrize(
+    ("typed", "fields"),
+    [
+        ("3900", ("3900", "")),
+        ("50 15", ("50", "15")),
+        ("50  15s", ("50", "15")),
+        ("+100", ("4100", "")),
+        ("-5% 30", ("3800", "30")),
+        ("-x", ("-x", "")),
+        ("soon", ("soon", "")),
+        ("", ("", "")),
+    ],
+)
+def test_a_rate_is_typed_exactly_as_a_change_or_with_the_seconds_of_a_ramp(typed: str, fields: tuple[str, str]) -> None:
+    assert asked_rate(typed, 4000.0) == fields
+
+
+async def test_a_ramp_given_with_the_command_stands_in_the_dialog() -> None:
+    app = app_on("explore")
+    async with app.run_test(size=(80, 24)) as pilot:
+        await settle(pilot, app)
+        app.ask_and_act("rate", value="-5% 15")
+        await pilot.pause()
+        assert [app.screen.query_one(f"#{name}", Input).value for name in ("qps", "ramp")] == ["3800", "15"]
+        assert "enter again: sets it" in str(app.screen.query_one("#dialog").border_subtitle)
+        await say_yes(pilot)
+        assert sent(app) == [("set_rate", {"qps": 3800.0, "ramp_s": 15.0})]
 
 
 async def test_plus_and_minus_stage_a_step_that_more_keys_change_and_only_a_yes_sends() -> None:

@@ -36,7 +36,7 @@ async def test_the_effect_on_the_latencies_is_asked_of_the_head_and_a_dash_until
     async with silent.run_test(size=(120, 36)) as pilot:
         await settle(pilot, silent)
         await press(pilot, "e")
-        assert facts(silent)["p99, 60 s"].splitlines()[0] == "TTFT –; without its samples –"
+        assert facts(silent)["p99, 60 s"].splitlines()[0] == "TTFT –: the head has not answered yet"
 
 
 @pytest.mark.parametrize(

@@ -18,8 +18,10 @@ from recorded_kit import SECONDS_BEFORE, T0, a_spec, recorded_run, rows_of
 from console.app import PacelineApp
 from console.feeds.recorded import RecordedRun, read_recorded
 from console.feeds.replay import ReplayFeed
+from console.screens.command_line import CommandLine
 from console.screens.live import LiveScreen
-from console.screens.runs import replay_session
+from console.screens.replaying import place_of
+from console.screens.runs import RunsScreen, replay_session
 from console.store.fleet import FleetStore
 from console.themes import shipped_folder
 from harness.records.journal import JournalWriter
@@ -258,3 +260,57 @@ async def test_the_live_screens_show_the_replay_and_refuse_acts(record: Path, si
         await pilot.press("X")
         await pilot.pause()
         assert any("replay" in str(toast.message) for toast in app._notifications)
+
+
+async def test_it_jumps_to_times_acts_and_alerts_and_esc_leaves_it(record: Path) -> None:
+    app = PacelineApp(theme_folders=[shipped_folder()])
+    async with app.run_test(size=(120, 36)) as pilot:
+        app.open_session(replay_session(app, record))
+        await wait_for(lambda: isinstance(app.screen, LiveScreen) and app.store.snapshot is not None)
+        feed, live = app.session.feed, app.screen
+        assert isinstance(feed, ReplayFeed)
+        assert isinstance(live, LiveScreen)
+        feed.play_pause()
+        live.command_replay_to("0:10")
+        assert feed.position_s == 10.0
+        await pilot.press("right_square_bracket")
+        assert feed.position_s == SECONDS_BEFORE + 30  # called slow
+        await pilot.press("right_square_bracket")
+        assert feed.position_s == SECONDS_BEFORE + 40  # evicted
+        await pilot.press("left_square_bracket")
+        assert feed.position_s == SECONDS_BEFORE + 30
+        live.command_replay_to("+5")
+        assert feed.position_s == SECONDS_BEFORE + 35
+        live.command_replay_to("9:00")
+        assert feed.position_s == SECONDS_BEFORE + 35
+        await wait_for(lambda: any("the record ends at 1:08" in str(toast.message) for toast in app._notifications))
+        await wait_for(lambda: app.store.snapshot is not None and app.store.snapshot.unix == T0 + 40)
+        live.query_one("#header").repaint()  # type: ignore[call-arg]
+        assert time.strftime("%m-%d %H:%M:%S", time.localtime(T0 + 40)) in text_of(live.query_one("#header"))
+        await pilot.press("J")
+        await wait_for(lambda: isinstance(app.screen, CommandLine))
+        await pilot.press(*"0:20", "enter")
+        await wait_for(lambda: feed.position_s == 20.0)
+        await pilot.press("escape")
+        await wait_for(lambda: isinstance(app.screen, RunsScreen))
+
+
+@pytest.mark.parametrize(
+    ("text", "place_s"),
+    [("3:20", 200.0), ("1:03:20", 3800.0), ("200", 200.0), ("+30", 130.0), ("-1:00", 40.0), ("end", 500.0), ("begin", 0.0),
+     ("soon", None), ("", None), ("1:2", None)],
+)  # fmt: skip
+def test_a_place_of_a_replay_can_be_typed_in_several_ways(text: str, place_s: float | None) -> None:
+    assert place_of(text, 100.0, 500.0) == place_s
+
+
+async def test_the_barrier_was_waited_for_as_long_as_the_record_says(record: Path) -> None:
+    app = PacelineApp(theme_folders=[shipped_folder()])
+    async with app.run_test(size=(120, 36)):
+        app.open_session(replay_session(app, record))
+        await wait_for(lambda: isinstance(app.screen, LiveScreen) and app.store.snapshot is not None)
+        feed = app.session.feed
+        assert isinstance(feed, ReplayFeed)
+        feed.play_pause()
+        feed.seek_to(3.0)
+        await wait_for(lambda: "waited 00:01 of" in text_of(app.screen.query_one("#barrier")))

@@ -16,13 +16,15 @@ from console.app import PacelineApp
 from console.feeds.scripted import ScriptedFeed, ScriptedFleet
 from console.screens.detail import ReplicaScreen
 from console.screens.live import LiveScreen
-from console.store.compare import compared, differences
+from console.store.causes import reason_of
+from console.store.compare import compared, differences, told
 from console.store.fleet import FleetStore
 from console.store.rings import HISTORY_POINTS, SLACK, History
 from console.store.tail import LogTail
 from console.widgets import fmt
 from console.widgets.band import band_of
-from console.widgets.logview import level_of
+from console.widgets.clock import EVERYTHING
+from harness.records.logs import level_of
 from harness.wire.inquiry import InFlight, ReplicaDetail
 
 SIZES = [(120, 36), (80, 24)]
@@ -195,9 +197,9 @@ async def test_it_shows_now_the_fleets_band_samples_events_and_the_log(make_app:
         assert title(screen, "in-flight").startswith("In flight ")
         samples = pane(screen, "in-flight").splitlines()
         assert samples[0].split() == ["SAMPLE", "AGE", "PROMPT", "TRIES", "FIRST", "TOKEN"]
-        ages = [float(line.split()[1]) for line in samples[1:9]]
+        ages = [float(line.split()[1]) for line in samples[1:7]]
         assert ages == sorted(ages, reverse=True)
-        assert "younger" in samples[9]
+        assert "younger" in samples[7]
         for chart in ("tokens-chart", "step-chart", "waiting-chart"):
             assert "fleet p10-p90" in title(screen, chart)
         assert any("⠀" < letter <= "⣿" for letter in pane(screen, "tokens-chart"))
@@ -206,6 +208,43 @@ async def test_it_shows_now_the_fleets_band_samples_events_and_the_log(make_app:
         assert "before them left out" in title(screen, "replica-log")
         assert "incarnation" in pane(screen, "own-facts")
         assert "arguments" in pane(screen, "own-facts")
+
+
+async def test_a_slow_replica_has_its_stragglers_reason_not_the_one_of_its_start(make_app: AppMaker) -> None:
+    app = make_app()
+    async with app.run_test(size=(120, 36)) as pilot:
+        screen = await open_slot(pilot, app)
+        at = app.store.index["node015/gpu3"]
+        app.store.slots[at].reason = "warm after 2 rounds"
+        assert reason_of(app.store, at) == "ratio 1.69, z 18.2"
+        screen.paint(EVERYTHING)
+        assert "warm after" not in pane(screen, "now-facts")
+        assert "(by the heartbeat)" in pane(screen, "now-facts")
+        assert "esc Back" in text_of(screen.query_one("#footer"))
+
+
+async def test_an_evicted_replica_shows_no_numbers_of_its_past(make_app: AppMaker) -> None:
+    app = make_app()
+    async with app.run_test(size=(120, 36)) as pilot:
+        screen = await open_slot(pilot, app, "node012/gpu1")
+        facts = {line[:13].strip(): line[13:].strip() for line in pane(screen, "now-facts").splitlines()}
+        assert facts["TTFT p99"].startswith("–")
+        assert facts["tok/s"] == "–"
+
+
+async def test_a_log_of_several_replicas_says_so(make_app: AppMaker) -> None:
+    app = make_app()
+    async with app.run_test(size=(120, 36)) as pilot:
+        screen = await open_slot(pilot, app)
+        assert title(screen, "replica-log").startswith("Log of node015-gpu3.log · ")
+        at = app.store.index["node015/gpu3"]
+        for info in app.store.slots[at : at + 4]:
+            info.log = "/logs/node015.log"
+        assert screen._log_name("/logs/node015.log") == "node015.log, shared by 4 replicas"
+
+
+def test_facts_are_told_as_words() -> None:
+    assert told(["a", {"tp": 4, "ep": False}, None]) == "a, tp 4, ep no, none"
 
 
 async def test_the_page_scrolls_to_its_end_on_a_small_terminal(make_app: AppMaker) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import re
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -120,6 +121,10 @@ def test_unknown_figures_come_last_in_every_order(some_runs: Path) -> None:
         ("ttft>0.5s", {"slow-2"}),
         ("target<=100 server", {"old-1", "new-3"}),
         ("old|broken", {"old-1", "broken"}),
+        ("!valid|old", {"old-1", "slow-2", "broken", "never-began"}),
+        ("ttft > 500ms", {"slow-2"}),
+        ("ttft<2m server", {"old-1", "slow-2", "new-3"}),
+        ("ttft!=1h", {"old-1", "slow-2", "new-3"}),
         ("", {"old-1", "slow-2", "new-3", "broken", "never-began"}),
     ],
 )
@@ -131,6 +136,20 @@ def test_a_filter_is_words_and_comparisons(some_runs: Path, text: str, names: se
 def test_a_comparison_that_cannot_be_read_says_what_could(some_runs: Path) -> None:
     with pytest.raises(BadRunFilter, match="compare one of qps, target"):
         filter_of("colour>3")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("acts>1s", "1s: no unit s; write it like 500 or 10k"),
+        ("ttft>2k", "2k: no unit k; write it like 2500, 2.5s or 80ms"),
+        ("acts~1", "acts~1: compare one of qps"),
+        ("valid|", "valid|: a word is missing beside |"),
+    ],
+)
+def test_units_and_signs_belong_to_the_column(text: str, said: str) -> None:
+    with pytest.raises(BadRunFilter, match=f"^{re.escape(said)}"):
+        filter_of(text)
 
 
 def test_runs_side_by_side_differ_in_figures_and_in_fields(some_runs: Path) -> None:
@@ -216,3 +235,17 @@ async def test_enter_opens_a_record_and_from_there_its_replay_and_the_way_back(r
         await wait_for(lambda: isinstance(app.screen, LiveScreen) and isinstance(app.session.feed, ReplayFeed))
         await wait_for(lambda: app.store.snapshot is not None)
         assert app.looks_only
+
+
+async def test_figures_of_a_run_that_goes_on_say_when_they_come(some_runs: Path) -> None:
+    app = PacelineApp(theme_folders=[shipped_folder()])
+    async with app.run_test(size=(120, 36)) as pilot:
+        screen = await on_runs(pilot, app)
+        row = next(row for row in screen.pane.rows if row.name == "new-3")
+        row.state, row.phase, row.completed_qps, row.ttft_p99_ms = "running", "MEASURING", math.nan, math.nan
+        screen.pane.move_to(screen.pane.rows.index(row))
+        screen._tell_row()
+        screen.pane.repaint()
+        line = next(line for line in text_of(screen.pane).splitlines() if "new-3" in line)
+        assert line.count("at end") == 2
+        assert "enter shows them live" in screen.about.text

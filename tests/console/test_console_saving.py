@@ -82,7 +82,8 @@ async def test_export_writes_what_the_screen_shows_and_says_where(make_app: AppM
         found = json.loads(next(file for file in files if file.suffix == ".json").read_text())
         assert {"run", "load", "sla", "stragglers", "series", "replicas"} <= set(found)
         assert len(found["replicas"]) == 512
-        assert str(here) in said(app)
+        stem = next(file for file in files if file.suffix == ".json").stem
+        assert said(app) == f": {len(files)} files: {stem}*\nin {here}"
 
 
 async def test_two_exports_in_one_second_are_two(make_app: AppMaker, here: Path) -> None:
@@ -115,7 +116,8 @@ async def test_it_goes_into_the_record_when_there_is_one(make_app: AppMaker, her
         app.store.record = str(record)
         await pilot.press("ctrl+e")
         await pilot.pause()
-    assert list(record.glob("live-*.json"))
+    assert list((record / "exports").glob("live-*.json"))
+    assert [path.name for path in record.iterdir() if path.name.startswith("live")] == []
     assert list(here.iterdir()) == []
 
 

@@ -52,6 +52,21 @@ async def test_live_shows_sla_heat_map_rows_and_that_it_is_synthetic(make_app: A
         footer = text_of(app.screen.query_one("#footer"))
         assert "Help" in footer
         assert "Detach" in footer
+        for key in ("= QPS", "↵ Open", "/ Filter", "e Evict", " d ", " r ", " o ", " z "):
+            assert key in footer
+
+
+async def test_the_footer_has_every_key_and_what_a_screen_alone_has_keeps_its_label(make_app: AppMaker) -> None:
+    app = make_app()
+    async with app.run_test(size=(120, 36)) as pilot:
+        await settle(pilot, app)
+        await pilot.press("2")
+        await settle(pilot, app)
+        footer = text_of(app.screen.query_one("#footer"))
+    for label in ("n Nodes", "w Wide", "space Mark", "z Faults", "= QPS", "/ Filter"):
+        assert label in footer
+    for key in "edrof":
+        assert f" {key} " in footer
 
 
 @pytest.mark.parametrize("size", [*SIZES, (200, 60), (60, 15)])
@@ -382,7 +397,7 @@ async def test_picture_is_saved_and_the_toast_says_where(
         await settle(pilot, app)
         await pilot.press("ctrl+s")
         await pilot.pause()
-        assert any("picture in" in note.message and ".svg" in note.message for note in app._notifications)
+        assert any(".svg\nin " in note.message for note in app._notifications)
 
 
 async def test_palette_offers_the_same_acts(make_app: AppMaker) -> None:
@@ -411,4 +426,4 @@ async def test_acts_close_together_are_all_marked_on_the_time_axis(make_app: App
         await settle(pilot, app)
         axis = text_of(app.screen.query_one("#rate-chart")).splitlines()[-1]
         assert axis.count("▲") >= 2
-        assert "▲readmit" in axis
+        assert "▲3 acts" in axis, "with the eviction of a moment before"

@@ -10,8 +10,10 @@ from test_console_screens import feed_of
 
 from console.feeds.scripted import ScriptedFleet
 from console.screens.detail import ReplicaScreen
+from console.screens.live import _marks
 from console.store.fleet import FleetStore
 from console.widgets import fmt
+from console.widgets.chart import placed
 from console.widgets.heatmap import plan_of
 
 
@@ -176,7 +178,52 @@ async def test_time_axes_have_seconds_below_ten_minutes(make_app: AppMaker) -> N
         await settle(pilot, app)
         chart = app.screen.query_one("#ttft-chart")
         assert text_of(chart).splitlines()[-1].count(":") == 4
-        assert "over the last 60 s" in str(chart.border_title)
+        assert "60 s window" in str(chart.border_title)
+
+
+@pytest.mark.parametrize(
+    ("marks", "axis"),
+    [
+        ([(10, "evict n1/g2", True), (30, "slow n3/g1", False)], "          ▲evict n1/g2        ▲slow n3/g1"),
+        ([(10, "evict n1/g2", True), (20, "rate 30", True)], "          ▲evict    ▲rate 30"),
+        ([(10, "drain n1/g2", True), (13, "evict n1/g2", True), (15, "slow n1/g2", False)], "          ▲2 acts"),
+        ([(10, "slow n1/g2", False), (12, "evict n1/g2", True)], "            ▲evict n1/g2"),
+        ([(10, "slow n1/g2", False), (12, "slow n1/g3", False)], "          ▲2 slow"),
+        ([(49, "rate 30", True)], " " * 42 + "rate 30▲"),
+    ],
+)
+def test_marks_of_acts_are_shortened_or_counted_but_never_left_out(marks: list[tuple[int, str, bool]], axis: str) -> None:
+    line = ""
+    for at, text in placed(marks, 9, 50, 49):
+        assert len(line) <= at
+        line = line.ljust(at) + text
+    assert line == axis
+
+
+async def test_an_act_of_this_moment_has_its_mark_and_a_recycle_is_not_called_lost(make_app: AppMaker) -> None:
+    app = make_app()
+    async with app.run_test(size=(160, 48)) as pilot:
+        await settle(pilot, app)
+        fleet = feed_of(app).fleet
+        tell = feed_of(app).tell
+        tell(fleet.note(fleet.t_s - 1, "operator:kim@head", "act.recycle", "node005/gpu1", why="hot", level="warn"))
+        tell(fleet.note(fleet.t_s, "head", "replica.state", "node005/gpu1", "recycled: hot", "DRAINED", "LOST"))
+        await settle(pilot, app)
+        assert "recycle▲" in text_of(app.screen.query_one("#ttft-chart")).splitlines()[-1]
+        names = [name for _, name, _ in _marks(app.store)]
+        assert names[-1] == "recycle n5/g1"
+        assert names.count("recycle n5/g1") == 1
+
+
+@pytest.mark.parametrize("size", [(120, 36), (80, 24)])
+async def test_a_small_fleet_is_shown_whole(make_app: AppMaker, size: tuple[int, int]) -> None:
+    app = make_app(ScriptedFleet(nodes=2, gpus=4))
+    async with app.run_test(size=size) as pilot:
+        for _ in range(3):
+            await settle(pilot, app)
+        table = text_of(app.screen.query_one("#table"))
+        assert all(f"node{node:03d}/gpu{gpu}" in table for node in range(2) for gpu in range(4))
+        assert app.screen.query_one("#events").size.height > 0
 
 
 def test_what_rounds_to_nothing_has_no_sign() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from typing import Any
 
 import msgspec
@@ -17,8 +18,13 @@ from console.feeds.scripted import ScriptedFeed, ScriptedFleet
 from console.screens.sla import OLD_AFTER_S, SlaScreen
 from console.store.fleet import FleetStore
 from console.store.latency import columns_of, over_share, tail_of, tail_shares, ticks
+from console.widgets import fmt
 from console.widgets.histogram import percent
-from harness.wire.inquiry import LatencyDetail, SlaDetail
+from console.widgets.paint import size_of
+from console.widgets.rows import sparkline
+from console.widgets.sla import Gauge
+from harness.wire.control import Percentiles, SlaView
+from harness.wire.inquiry import GetSla, LatencyDetail, SlaDetail
 
 SIZES = [(120, 36), (80, 24)]
 
@@ -48,7 +54,7 @@ def title(screen: SlaScreen, name: str) -> str:
 
 @pytest.fixture
 def detail() -> SlaDetail:
-    return sla_detail(ScriptedFleet(), "1", 3000.0, 80.0)
+    return sla_detail(ScriptedFleet(), GetSla("1"), 3000.0, 80.0)
 
 
 # --- numbers -----------------------------------------------------------------------------------------------
@@ -146,7 +152,9 @@ async def test_at_80x24_one_histogram_and_everything_within_reach(make_app: AppM
     app = make_app()
     async with app.run_test(size=(80, 24)) as pilot:
         screen = await open_sla(pilot, app)
-        assert "→ 2." in pane(screen, "budget")
+        assert pane(screen, "budget").count("end ≈ ") == 2, "the same words as on a wide terminal"
+        assert "more below: PgDn" in pane(screen, "budget")
+        assert "n Nodes" in text_of(screen.query_one("#footer"))
         assert "p99 expected at the end" in title(screen, "budget")
         assert screen.query_one("#ttft-histogram").region.height > 0
         assert screen.query_one("#tpot-histogram").region.height == 0
@@ -182,10 +190,40 @@ async def test_keys_choose_window_metric_and_nodes_and_esc_goes_back_to_the_firs
         await pilot.press("m")
         await settle(pilot, app)
         assert title(screen, "tail").startswith("TPOT samples over 80.0 ms")
-        assert "● none" in pane(screen, "tail")
+        assert "● none of " in pane(screen, "tail")
+        assert "Once samples are over 80.0 ms" in pane(screen, "tail"), "what it would show"
         await pilot.press("escape")
         await settle(pilot, app)
         assert title(screen, "tail") == "TTFT samples over 3.00 s by replica · last 60 s"
+
+
+@pytest.mark.parametrize("size", SIZES)
+async def test_percentiles_limits_and_counts_end_in_the_same_columns(make_app: AppMaker, size: tuple[int, int]) -> None:
+    app = make_app()
+    async with app.run_test(size=size) as pilot:
+        screen = await open_sla(pilot, app)
+        lines = pane(screen, "percentiles").splitlines()
+        ends = [match.end() for match in re.finditer(r"3\.00 s|80\.0 ms", lines[6])]
+        assert len(ends) == 4
+        for line in (lines[0], lines[1], lines[7]):
+            assert all(line[end - 1] != " " and line[end : end + 1].strip() == "" for end in ends), line
+
+
+async def test_few_samples_tell_how_many_a_p99_needs(make_app: AppMaker) -> None:
+    app = make_app()
+    async with app.run_test(size=(80, 24)):
+        view = SlaView(limit_ms=500.0, window=Percentiles(n=755, p50=21.0))
+        text = "".join(run for run, _ in Gauge("TTFT").runs(view, 60.0, 90, app.inks))
+        assert text == "TTFT p99 60 s  –  755 of 1,000 samples for a p99 · p50 21.0 ms · limit 500 ms"
+        assert size_of(Gauge("TTFT").runs(view, 60.0, 50, app.inks)) <= 50
+
+
+def test_bars_of_neighbouring_lines_do_not_touch() -> None:
+    assert fmt.gauge(0.5, 8) == ("━━━━", "────")
+    assert fmt.gauge(2.0, 4) == ("━━━━", "")
+    assert fmt.gauge(0.001, 4) == ("━", "───"), "a little is not nothing"
+    assert fmt.gauge(math.nan, 4) == ("", "    ")
+    assert sparkline([0.0, 1.0, 9.0], 1.0) == "▁▅▆"
 
 
 async def test_an_old_answer_says_its_age_and_is_greyed(make_app: AppMaker, hand_clock: HandClock) -> None:

@@ -6,21 +6,28 @@ import csv
 import json
 import math
 import re
+from collections import Counter
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 from console_helpers import HandClock
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from console.cli.pages import Page, events_page, fleet_page, live_page, nodes_page, replica_page, sla_page
 from console.export import write_tables
 from console.feeds.scripted import SAMPLE_UNIX, ScriptedFleet
 from console.plain import ONE_BY_ONE, SETTLED_S, Narrator, ended, sentence, sentences, status
 from console.store import tables
+from console.store.columns import NUMBERS, live
 from console.store.fleet import FleetStore
+from console.store.nodes import NodeRows
 from console.store.tables import Row, Tables
 from harness.wire import control
 from harness.wire.inquiry import InFlight, LatencyDetail, LogLine, PartTimes, ReplicaDetail, SlaDetail
+from harness.wire.states import REPLICA_STATES
 
 
 def detail(store: FleetStore) -> SlaDetail:
@@ -82,6 +89,72 @@ def test_a_node_is_the_sum_of_its_replicas(store: FleetStore) -> None:
     assert found["node015"]["tokens_per_s"] == pytest.approx(sum(row["tokens_per_s"] for row in own))
     assert found["node015"]["in_flight"] == sum(row["in_flight"] for row in own)
     assert found["node015"]["step_ratio_max"] == max(row["step_ratio"] for row in own)
+
+
+SLOTS = 6  # two nodes of three
+NUMBERS_OF_A_ROW = [*tables._REPLICA_NUMBERS.items(), *tables._REPLICA_COUNTS.items()]
+
+
+@st.composite
+def any_fleet(draw: st.DrawFn) -> FleetStore:
+    """Replicas in any states, with any figures: also with old ones of those that serve no more."""
+    fleet, store = ScriptedFleet(nodes=2, gpus=3), FleetStore(HandClock())
+    store.apply(fleet.run_state())
+    snap = fleet.snapshot()
+    codes = draw(st.lists(st.integers(0, len(REPLICA_STATES) - 1), min_size=SLOTS, max_size=SLOTS))
+    ready = [info.slot for info, code in zip(store.slots, codes, strict=True) if REPLICA_STATES[code] == "READY"]
+    figure = st.one_of(st.just(math.nan), st.floats(0.0, 1e4, width=32))
+    floats = {
+        name: np.array(draw(st.lists(figure, min_size=SLOTS, max_size=SLOTS)), dtype="<f4").tobytes()
+        for name in control.FLOAT_COLUMNS
+    }
+    ints = {
+        name: np.array(draw(st.lists(st.integers(0, 900), min_size=SLOTS, max_size=SLOTS)), dtype="<i4").tobytes()
+        for name in control.INT_COLUMNS
+    }
+    slow = draw(st.lists(st.sampled_from(ready), unique=True)) if ready else []
+    told = {"state_code": bytes(codes), "slow": slow, "slow_age_s": [1.0] * len(slow)}
+    store.apply(msgspec.structs.replace(snap, **floats, **ints, **told))
+    return store
+
+
+def figures(rows: list[Row], name: str) -> list[float]:
+    return [row[name] for row in rows if row[name] is not None]
+
+
+@settings(max_examples=60, deadline=None)
+@given(any_fleet())
+def test_screen_and_twin_have_the_same_numbers(store: FleetStore) -> None:
+    summed, serving = NodeRows(store), live(store)
+    replicas, nodes = tables.fleet(store)["replicas"], tables.nodes(store)["nodes"]
+    for name, key in NUMBERS_OF_A_ROW:
+        shown = [None if math.isnan(value) else value for value in NUMBERS[name].values(store)]
+        assert [row[key] for row in replicas] == shown
+    for at, row in enumerate(replicas):
+        assert serving[at] or (row["tokens_per_s"], row["in_flight"], row["kv_use_fraction"]) == (None, None, None)
+    for at, row in enumerate(nodes):
+        for name, key in (*tables._NODE_NUMBERS.items(), *tables._NODE_COUNTS.items()):
+            value = summed.columns[name][at]
+            assert row[key] == (None if math.isnan(value) else value)
+        own = [replica for replica in replicas if replica["node"] == row["node"]]
+        for key in ("step_ratio", "ttft_p99_ms", "tpot_p99_ms", "oldest_in_flight_s"):
+            assert row[f"{key}_max"] == max(figures(own, key), default=None)
+        for key in ("tokens_per_s", "running", "waiting", "in_flight"):
+            known = figures(own, key)
+            assert row[key] == (pytest.approx(sum(known)) if known else None)
+        shares = figures(own, "kv_use_fraction")
+        assert row["kv_use_fraction_mean"] == (pytest.approx(sum(shares) / len(shares)) if shares else None)
+        assert row["states"] == dict(Counter(replica["state"] for replica in own))
+
+
+def test_a_straggler_comes_with_its_likely_cause(store: FleetStore) -> None:
+    at = store.index["node015/gpu3"]
+    store.columns["kv_use"] = np.where(np.arange(len(store.slots)) == at, 0.97, 0.5).astype("<f4")
+    found = {row["slot"]: row["likely_cause"] for row in tables.live(store)["stragglers"]}
+    assert (found["node015/gpu3"], found["node006/gpu6"], found["node010/gpu0"]) == ("KV cache full", "", "")
+    page = Page(160)
+    live_page(page, tables.live(store))
+    assert "likely KV cache full" in str(page)
 
 
 def test_stragglers_are_the_flagged_ones_first_then_who_is_gone(store: FleetStore) -> None:
@@ -194,7 +267,7 @@ def told(narrator: Narrator, store: FleetStore, now_s: float) -> list[str]:
 def test_the_first_lines_say_which_run_and_how_it_stands(store: FleetStore) -> None:
     lines = told(Narrator(), store, 0.0)
     assert lines[0].startswith(f"Run {store.run}, phase MEASURING, 512 replicas with synthetic engines")
-    assert "target QPS completed over the last 60 s" in lines[1]
+    assert "target QPS completed over the last 10 s" in lines[1]
     assert "of 512 replicas ready" in lines[1]
     assert len(lines) == 2  # not its past
 

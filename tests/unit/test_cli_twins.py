@@ -87,6 +87,20 @@ def test_once_prints_the_live_screen_of_an_ended_run_as_text(make_run: MakeRun, 
     assert "\x1b" not in out
 
 
+@pytest.mark.parametrize("how", [["--once"], ["--json"], ["--plain"]])
+def test_a_record_that_cannot_be_read_is_told_once_and_not_as_a_head_to_come(
+    make_run: MakeRun, capsys: Caught, how: list[str]
+) -> None:
+    folder = make_run()
+    run = json.loads(folder.run_json.read_text())
+    run["spec"]["limits"]["ttft_p99_ms"] = "low"
+    folder.run_json.write_text(json.dumps(run))
+    assert main(["attach", "mine", *how]) == 3
+    said = capsys.readouterr().err
+    assert said.count("spec.limits.ttft_p99_ms") == 1
+    assert "no head has started" not in said
+
+
 @pytest.mark.parametrize("screen", ["live", "fleet", "nodes", "sla", "events"])
 def test_every_screen_has_a_page_and_an_object(make_run: MakeRun, capsys: Caught, screen: str) -> None:
     make_run()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.records.logs import FILE_BYTES, merge_logs, tail_of
+from harness.records.logs import FILE_BYTES, level_of, merge_logs, tail_of
 from harness.worker.logs import ReplicaLog
 
 DAY = "2026-03-01"
@@ -152,3 +152,21 @@ def test_a_whole_fleets_logs_are_bounded_newest_first(tmp_path: Path) -> None:
     assert len(merged.lines) == 500
     assert "less recent logs were not read" in merged.problem
     assert merged.left_out > 10_000
+
+
+@pytest.mark.parametrize(
+    ("line", "level"),
+    [
+        ("2026-03-01 10:00:00,123 WARNING slow", "warn"),
+        ("2026-03-01 10:00:00,123 INFO no ERROR was found", "info"),
+        ("2026-03-01 10:00:00,123 FATAL gone", "error"),
+        ("2026-03-01 10:00:00 ValueError: no", "error"),
+        ("CUDA error: out of memory", "error"),
+        ("Warning: slow", "warn"),
+        ("no errors were found", "info"),
+    ],
+)
+def test_a_line_has_one_level_by_itself_and_among_all_logs(tmp_path: Path, line: str, level: str) -> None:
+    (tmp_path / "node000.log").write_text(f"{line}\n")
+    (merged,) = merge_logs(tmp_path, 0.0, 10).lines
+    assert (level_of(line), merged.level) == (level, level)

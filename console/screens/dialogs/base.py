@@ -16,7 +16,9 @@ from textual.screen import ModalScreen
 from textual.widget import Widget
 from textual.widgets import Button, Input, Static
 
-Fact = tuple[str, str]
+from console.screens.acts import Grave
+
+Fact = tuple[str, str]  # its name and its text, which may be a Grave one
 Facts = Callable[[], Sequence[Fact]]
 
 _AROUND = 8  # lines of a dialog that are not its body: borders, complaint, buttons
@@ -36,6 +38,7 @@ class Answer:
 
 class Dialog(ModalScreen[Answer | None]):
     first_focus = "#cancel"
+    hint = "tab moves on · esc cancels"
     VERTICAL_BREAKPOINTS = [(0, "-short"), (30, "-tall")]  # noqa: RUF012 - as Textual declares it
     BINDINGS: ClassVar = [
         Binding("escape", "cancel", "Cancel", show=False),
@@ -58,7 +61,7 @@ class Dialog(ModalScreen[Answer | None]):
                 for label, text in self._told:
                     with Horizontal(classes="fact"):
                         yield Static(label, classes="fact-label", markup=False)
-                        yield Static(text, classes="fact-text", markup=False)
+                        yield Static(text, classes=f"fact-text{' grave' if isinstance(text, Grave) else ''}", markup=False)
                 with Vertical(id="fields"):
                     yield from self.fields()
             yield Static("", id="complaint", markup=False)
@@ -89,6 +92,7 @@ class Dialog(ModalScreen[Answer | None]):
         for shown, (_, text), (_, before) in zip(texts, fresh, self._told, strict=True):
             if text != before:
                 shown.update(text)
+                shown.set_class(isinstance(text, Grave), "grave")
         self._told = fresh
 
     def on_mount(self) -> None:
@@ -102,7 +106,7 @@ class Dialog(ModalScreen[Answer | None]):
 
     def _hint(self) -> None:
         more = self.query_one("#dialog-body", VerticalScroll).max_scroll_y > 0
-        self.query_one("#dialog").border_subtitle = f"{'PgDn shows more · ' if more else ''}tab moves on · esc cancels"
+        self.query_one("#dialog").border_subtitle = f"{'PgDn shows more · ' if more else ''}{self.hint}"
 
     def action_cancel(self) -> None:
         self.dismiss(None)
@@ -164,6 +168,8 @@ def reason_box() -> Input:
 
 class ConfirmAct(Dialog):
     """An act: why, what it does, and a reason for the journal."""
+
+    hint = "tab moves on · shift-tab: reason · esc cancels"
 
     def fields(self) -> ComposeResult:
         yield from self.field("reason", reason_box())

@@ -40,13 +40,16 @@ class RateInput(Input):
 
 
 class AskRate(Dialog):
-    """`staged` is what the field begins with; `problem` is what the run's specification says against a rate."""
+    """`staged` and `ramp` are what the fields begin with; `problem` is what the run's specification says against a rate."""
 
     first_focus = "#qps"
+    hint = "enter: to the button · enter again: sets it · esc cancels"
 
-    def __init__(self, facts: Facts, now: Callable[[], RateNow], problem: Callable[[float], str], staged: str = "") -> None:
+    def __init__(
+        self, facts: Facts, now: Callable[[], RateNow], problem: Callable[[float], str], staged: str = "", ramp: str = ""
+    ) -> None:
         super().__init__("Change the target rate", facts, "Set rate", yes_at_once=False)
-        self._now, self._problem, self._staged = now, problem, staged
+        self._now, self._problem, self._staged, self._ramp = now, problem, staged, ramp
         self._step = rate_step(now().qps)
 
     def fields(self) -> ComposeResult:
@@ -59,7 +62,9 @@ class AskRate(Dialog):
 
     def _ramp_box(self, no_ramp: str) -> Input:
         placeholder = no_ramp or "seconds, evenly to the new rate (optional)"
-        return Input(placeholder=placeholder, id="ramp", compact=True, max_length=8, disabled=bool(no_ramp))
+        return Input(
+            "" if no_ramp else self._ramp, placeholder=placeholder, id="ramp", compact=True, max_length=8, disabled=bool(no_ramp)
+        )
 
     def judge_again(self) -> None:
         no_ramp, box = self._now().no_ramp, self.query_one("#ramp", Input)

@@ -12,6 +12,7 @@ class TypeToConfirm(Dialog):
     """The button works only once the name is typed."""
 
     first_focus = "#word"
+    hint = "enter: to the button · shift-tab: reason · esc cancels"
 
     def __init__(self, title: str, facts: Facts, yes: str, word: str, what: str) -> None:
         super().__init__(title, facts, yes, danger=True, yes_at_once=False)
@@ -19,8 +20,8 @@ class TypeToConfirm(Dialog):
 
     def fields(self) -> ComposeResult:
         yield from self.field("reason", reason_box())
-        yield Static(f"type {self._what} to confirm:", classes="ask", markup=False)
-        yield from self.field("", Input(placeholder=self._word, id="word", compact=True))
+        yield Static(f"type {self._what} to confirm: {self._word}", classes="ask", markup=False)
+        yield from self.field("", Input(id="word", compact=True))
 
     def on_input_changed(self, event: Input.Changed) -> None:
         if event.input.id == "word":
