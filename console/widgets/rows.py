@@ -76,13 +76,13 @@ class RowsTable(Viewport):
             return 0
         rows = self.rows
         rows.keep_up(self._store)
-        self._entitle()
         wanted = Size(size.width, len(rows.rows) + 1)
         if self.virtual_size != wanted:
             self.virtual_size = wanted
         if rows.bound:
             self._follow_cursor()
         self.look(size.width)
+        self._entitle()
         position = rows.position(self._store)
         return self.put_strips((self._line(y, size.width, position) for y in range(size.height)), whole=whole)
 

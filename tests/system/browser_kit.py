@@ -195,9 +195,10 @@ class Served:
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGINT)
         try:
-            rest, _ = self.process.communicate(timeout=15)
+            self.process.wait(15)
         except subprocess.TimeoutExpired:
             self.process.kill()
             raise
-        self.told += rest
+        assert self.process.stdout is not None
+        self.told += self.process.stdout.read()  # not communicate(): it passes over what readline() has read ahead
         return self.told
