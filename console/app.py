@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal, get_args
 
-from textual.app import SystemCommand
+from textual.app import ScreenStackError, SystemCommand
 from textual.driver import Driver
 from textual.drivers.linux_driver import LinuxDriver
 from textual.screen import Screen
@@ -110,6 +110,11 @@ class PacelineApp(Saving, TypingAhead[Result], Theming[Result]):
         self.add_mode("fleet", lambda: FleetScreen(session.store, session.fleet_view))
         self.add_mode("sla", lambda: SlaScreen(session.store))
         self.add_mode("events", lambda: EventsScreen(session.store))
+
+    def clear_selection(self) -> None:
+        """From Python 3.12 on Textual starts tasks at once: the fields of the very first screen are there before it is."""
+        with contextlib.suppress(ScreenStackError):
+            super().clear_selection()
 
     def get_driver_class(self) -> type[Driver]:
         chosen = super().get_driver_class()
