@@ -46,10 +46,14 @@ class TypingAhead(_Base[ReturnType]):
     def _opening(self) -> bool:
         return time.monotonic() < self._opens_until_s and not self._can_type()
 
+    def on_descendant_focus(self) -> None:
+        if self._can_type():
+            self.expect_nothing()  # what was to open is open: leaving it by mouse must not make the next keys wait
+
     async def on_key(self, event: events.Key) -> None:
         """A key that nobody took, before its bindings are looked for."""
         if self._can_type():
-            self.expect_nothing()  # what was to open is open
+            self.expect_nothing()
         if self._early is not None:
             event.prevent_default()
             self._early.append(event)

@@ -74,3 +74,14 @@ async def test_what_was_meant_for_a_dialog_that_does_not_open_is_lost(make_app: 
         await burst(pilot, app, "p2")
         assert app.current_mode == "fleet"  # nothing was to open: the next key is a key
         assert feed_of(app).sent == []
+
+
+async def test_a_field_that_is_left_at_once_holds_no_key_back(make_app: AppMaker) -> None:
+    app = make_app()
+    async with app.run_test(size=(120, 36)) as pilot:
+        await settle(pilot, app)
+        await pilot.press("slash")
+        await pilot.pause()
+        app.screen.set_focus(app.screen.query_one("#table"))  # as a click does
+        await burst(pilot, app, "2")
+        assert app.current_mode == "fleet"
