@@ -80,9 +80,15 @@ SHOTS = (
 )
 
 
+#: What users set for their own consoles.
+OWN_WISHES = ("NO_COLOR", "TEXTUAL_THEME", "TEXTUAL_COLOR_SYSTEM", "PACELINE_THEME", "PACELINE_CONFIG")
+
+
 def still() -> None:
-    """The same local time everywhere."""
+    """The same local time and the same wishes everywhere."""
     os.environ["TZ"] = "UTC"
+    for name in OWN_WISHES:
+        os.environ.pop(name, None)
     time.tzset()
 
 
@@ -101,8 +107,9 @@ def sample_runs() -> Iterator[None]:
         )
     well = ("cluster", "fleet", "memory", "open files", "ports", "keys", "engine", "dataset", "runs folder", "loadgen", "clock")
     in_order = [preflight.Probe(name, lambda name=name: Check(name, True, "in order")) for name in well]  # type: ignore[misc]
-    before = (os.environ.get("PACELINE_RUNS"), Path.cwd(), preflight.probes)
-    os.environ["PACELINE_RUNS"] = str(root)
+    mine = {"PACELINE_RUNS": str(root), "XDG_STATE_HOME": str(PLACE)}
+    before = ({name: os.environ.get(name) for name in mine}, Path.cwd(), preflight.probes)
+    os.environ |= mine
     os.chdir(PLACE)
     preflight.probes = lambda spec: in_order
     try:
@@ -110,7 +117,8 @@ def sample_runs() -> Iterator[None]:
     finally:
         os.chdir(before[1])
         preflight.probes = before[2]
-        os.environ.pop("PACELINE_RUNS") if before[0] is None else os.environ.update(PACELINE_RUNS=before[0])
+        for name, value in before[0].items():
+            os.environ.pop(name) if value is None else os.environ.update({name: value})
 
 
 async def draw(shot: Shot, size: tuple[int, int]) -> tuple[str, str]:

@@ -13,7 +13,7 @@ from html import unescape
 from pathlib import Path
 
 import pytest
-from pictures import FOLDER, SHOTS, Shot, draw, still
+from pictures import FOLDER, OWN_WISHES, SHOTS, Shot, draw, still
 
 NEW = Path(__file__).parents[2] / "build" / "pictures"
 
@@ -31,6 +31,8 @@ def same_time_everywhere(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     import time
 
     monkeypatch.setenv("TZ", "UTC")
+    for name in OWN_WISHES:
+        monkeypatch.delenv(name, raising=False)
     still()
     yield
     monkeypatch.undo()
