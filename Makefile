@@ -3,7 +3,7 @@
 #   make demo    the demo in the console (ARGS="--explore" and other options of `paceline demo` are passed on)
 #   make test    lint, types, import contracts and every test
 #   make bench   the ratios quoted in README.md, written to build/bench.json
-#   make pictures  docs/pictures: every screen at three sizes, from sample data
+#   make pictures  docs/pictures (every screen at three sizes, from sample data) and docs/keys.md
 #   make lint    ruff, mypy and import-linter alone
 #   make clean   .venv, caches and build; runs/ stays
 

@@ -25,13 +25,16 @@ from console_helpers import HandClock, settle
 from recorded_kit import T0, a_spec, ended_run, recorded_run
 from textual.widgets import Input
 
+from console.actions import ACTIONS
 from console.app import PacelineApp
+from console.commands import NAMES
 from console.feeds.scripted import SAMPLE_UNIX, ScriptedFeed, ScriptedFleet
 from console.store import preflight
 from console.themes import shipped_folder
 from harness.doctor import Check
 
 FOLDER = Path(__file__).parents[2] / "docs" / "pictures"
+KEYS = FOLDER.parent / "keys.md"
 PLACE = Path("/tmp/paceline-pictures")  # the same on every machine: its name stands in pictures
 SIZES = ((160, 48), (120, 36), (80, 24))
 
@@ -169,8 +172,24 @@ async def _answered(pilot: Any, app: PacelineApp) -> None:
         await pilot.pause()
 
 
+def keys_page() -> str:
+    """docs/keys.md: the registry of actions as a table for each group."""
+    lines = ["# Keys of the console", ""]
+    lines += ["Made by `make pictures` from `console/actions.py`. `paceline keys` has them as your key map does."]
+    for group in dict.fromkeys(action.group for action in ACTIONS):
+        lines += ["", f"## {group}", "", "| key | command | does | on |", "|---|---|---|---|"]
+        for action in (one for one in ACTIONS if one.group == group):
+            key = action.shown_key.replace("|", "\\|")
+            command = f"`:{action.command}{f' {action.takes}' if action.takes else ''}`" if action.command in NAMES else ""
+            told = f"**{action.title}** {action.help}".strip().replace("|", "\\|")
+            where = "everywhere" if "app" in action.where else ", ".join(action.where)
+            lines.append(f"| `` {key} `` | {command} | {told} | {where} |")
+    return "\n".join(lines) + "\n"
+
+
 def main() -> int:
     still()
+    KEYS.write_text(keys_page(), encoding="utf-8")
     FOLDER.mkdir(parents=True, exist_ok=True)
     wanted = set()
     for shot in SHOTS:

@@ -13,7 +13,7 @@ from html import unescape
 from pathlib import Path
 
 import pytest
-from pictures import FOLDER, OWN_WISHES, SHOTS, Shot, draw, still
+from pictures import FOLDER, KEYS, OWN_WISHES, SHOTS, Shot, draw, keys_page, still
 
 NEW = Path(__file__).parents[2] / "build" / "pictures"
 
@@ -57,3 +57,7 @@ def lines_of(svg: str) -> list[str]:
     for y, words in re.findall(r'<text class="[^"]*" x="[^"]*" y="([^"]*)"[^>]*>([^<]*)</text>', svg):
         rows.setdefault(y, []).append(unescape(words).replace("\xa0", " "))
     return ["".join(row).rstrip() for row in rows.values()]
+
+
+def test_the_page_of_keys_is_that_of_the_registry() -> None:
+    assert KEYS.read_text(encoding="utf-8") == keys_page(), "`make pictures` writes docs/keys.md anew"
