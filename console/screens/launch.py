@@ -20,9 +20,9 @@ from textual.widgets import Input
 from console import locations
 from console.actions import BY_ID, Where, bindings, footer_of
 from console.errors import describe
-from console.screens.base import PaintedScreen, Tables
+from console.screens.base import Tables
 from console.screens.dialogs import Dialog, Fact
-from console.screens.lines import LinesKeys
+from console.screens.launch_form import LaunchForm
 from console.starting import new_run
 from console.store import preflight
 from console.store.launching import Draft, plan_of, remember, shipped, spec_files
@@ -54,13 +54,12 @@ LOOK_EVERY_S: Final = 3.0
 SETTLED_S: Final = 0.3
 
 
-class LaunchScreen(LinesKeys, PaintedScreen):
+class LaunchScreen(LaunchForm):
     BINDINGS = bindings("launch")
     WHERE: ClassVar[Where] = "launch"
 
     def __init__(self) -> None:
         super().__init__()
-        self.draft: Draft | None = None
         self._drafts: dict[str, Draft] = {}  # changes made to others wait
         self._rows: dict[Path, RunRow] = {}
         self._looked = False
@@ -68,9 +67,6 @@ class LaunchScreen(LinesKeys, PaintedScreen):
         self._files: list[Path] = []
         self._of_machine: dict[str, Check] = {}
         self._checked = asyncio.Event()
-        self._editing = ""  # a field's dotted name, or `path`
-        self._edited: Draft | None = None  # whose field that is
-        self._settling = asyncio.Lock()
         self._busy = False
 
     def compose(self) -> ComposeResult:
@@ -93,31 +89,9 @@ class LaunchScreen(LinesKeys, PaintedScreen):
         rest = [action for action in footer_of("launch") if action not in of_screen and not action.acts]
         yield LaunchFooter([*of_screen, BY_ID["copy"], *rest], app.why_not, self._typing, id="footer")
 
-    def _typing(self) -> str:
-        if self.has_class("-filtering"):
-            return "enter stay on the field  ↑↓ next match  esc leave"
-        if not self._editing:
-            return ""
-        if self._editing == "path":
-            return "enter use this file  esc leave it"
-        values = "  ↑↓ other values" if self.query_one("#field", FieldBox).choices else ""
-        return f"enter take it  tab complete{values}  esc leave it as it was"
-
-    @property
-    def choices(self) -> ChoicePane:
-        return self.query_one("#choices", ChoicePane)
-
-    @property
-    def form(self) -> FormPane:
-        return self.query_one("#form", FormPane)
-
     @property
     def checks(self) -> ChecksPane:
         return self.query_one("#checks", ChecksPane)
-
-    @property
-    def about(self) -> AboutLine:
-        return self.query_one("#about", AboutLine)
 
     def on_mount(self) -> None:
         self._list()
@@ -194,133 +168,6 @@ class LaunchScreen(LinesKeys, PaintedScreen):
             self.draft = draft
             self._show_draft(chosen.about)
 
-    def _show_draft(self, about: str = "") -> None:
-        draft = self.draft
-        if draft is None:
-            return
-        changed = f" · {len(draft.changes)} changed (*)" if draft.changes else " · as it is in the file"
-        self.form.entitle(f"{Path(draft.which).name}{changed}")
-        self.form.put(draft.fields())
-        if about:
-            self.about.say(about)
-        else:
-            self._tell_field()
-        self._check()
-
-    def _tell_field(self) -> None:
-        one = self.form.field
-        if one is not None:
-            said = f" · {one.about}" if one.about else ""
-            self.about.say(f"{one.dotted} = {one.value}{said} · allowed: {one.allowed} · default: {one.default}")
-
-    # --- changing a field ------------------------------------------------------------------------------------
-
-    def action_edit(self) -> None:
-        if self.draft is None:
-            self.console_app.tell("choose a profile or a spec file first", severity="warning")
-            return
-        if self._editing:
-            self.run_worker(self._edit_after_typing(), group="settle")
-            return
-        if self.form.field is None:
-            self.form.move(1)
-        one = self.form.field
-        if one is not None:
-            self.form.show_cursor()
-            self.console_app.expect_typing()
-            self._open_box(one.dotted, one.value, one.choices)
-            ways = ", tab completes, ↑ ↓ go through them" if one.choices else ""
-            self.about.say(f"{one.allowed}{ways} · enter takes it, esc leaves it, empty: {one.in_file} as in the file")
-
-    async def _edit_after_typing(self) -> None:
-        if await self._settle():
-            self.action_edit()
-
-    def field_names(self) -> list[str]:
-        """What `:set` takes here."""
-        return [f"{one.dotted}=" for one in self.form.fields]
-
-    def command_edit(self, text: str) -> None:
-        """`fleet.nodes=2`, like after `-s`."""
-        dotted, equals, value = text.partition("=")
-        self.run_worker(self._set(dotted.strip(), value.strip() if equals else None), group="settle")
-
-    async def _set(self, dotted: str, value: str | None) -> None:
-        if self.draft is None or not await self._settle():
-            self.console_app.tell("choose a profile or a spec file first", "Edit", "warning")
-            return
-        at = self.form.find(dotted)
-        if at is None:
-            self.console_app.tell(f"no field {dotted!r}; / finds one by a part of its name", "Edit", "error")
-            return
-        self.form.move_to(at)
-        if value is None:
-            self.action_edit()
-        elif problem := await asyncio.to_thread(self.draft.set, dotted, value):
-            self.console_app.tell(problem, "not taken", "error")
-        else:
-            self._show_draft()
-
-    def _open_box(self, what: str, value: str, choices: tuple[str, ...] = ()) -> None:
-        self._editing, self._edited = what, self.draft
-        box = self.query_one("#field", FieldBox)
-        column, line, width = self.form.value_place() if what != "path" else (1, 0, self.form.size.width - 2)
-        top = 1 if self.form.styles.border_top[0] else 0
-        box.styles.offset = (column + self.form.styles.padding.left, line + top)
-        box.styles.width = width
-        self.add_class("-editing")
-        box.begin(value, choices)
-        self._repaint_footer()
-
-    def _repaint_footer(self) -> None:
-        self.query_one("#footer", LaunchFooter).repaint()
-
-    @on(Input.Submitted, "#field")
-    def _typed(self, event: Input.Submitted) -> None:
-        event.stop()
-        if self._editing == "path":
-            self._take_path(event.value.strip())
-        else:
-            self.run_worker(self._settle(), group="settle")
-
-    @on(FieldBox.Left)
-    def _left(self, event: FieldBox.Left) -> None:
-        """By mouse, or by an action that was called by its name: what stands there counts."""
-        event.stop()
-        if self._editing == "path":
-            if self.query_one("#field", FieldBox).value.strip():
-                self.query_one("#field", FieldBox).focus()
-            else:
-                self._close_box()
-        elif self._editing and self.app.screen is self:
-            self.run_worker(self._settle(), group="settle")
-
-    async def _settle(self) -> bool:
-        """Take what is being typed, if anything is. False: it does not hold; the box stays, with the reason under it."""
-        async with self._settling:
-            draft, dotted = self._edited, self._editing
-            if not dotted or draft is None:
-                return not dotted
-            box = self.query_one("#field", FieldBox)
-            while True:  # typed on meanwhile: the last text counts
-                text = box.value
-                problem = await asyncio.to_thread(draft.set, dotted, text)
-                if not self.is_attached:
-                    return False
-                if text == box.value or not self._editing:
-                    break
-            if self._editing != dotted:  # left by esc meanwhile
-                return not self._editing
-            if problem:
-                self.about.say(problem, wrong=True)
-                self.form.move_to(self.form.find(dotted) or self.form.at)
-                box.focus()
-                return False
-            self._close_box()
-            if self.draft is draft:
-                self._show_draft()
-            return True
-
     def _take_path(self, text: str) -> None:
         path = at_home(text)
         if not os.path.isfile(path):  # Path.is_file raises for a name that is too long
@@ -333,72 +180,6 @@ class LaunchScreen(LinesKeys, PaintedScreen):
         self.choices.focus()
         self.choices.move_to(files[0])
         self._choose()
-
-    def _close_box(self) -> None:
-        where = self.choices if self._editing == "path" else self.form
-        box = self.query_one("#field", FieldBox)
-        here = box.has_focus or self.focused is None
-        self._editing = ""
-        self.remove_class("-editing")
-        if here:
-            where.focus()
-        self._repaint_footer()
-
-    # --- finding a field -------------------------------------------------------------------------------------
-
-    def action_filter(self) -> None:
-        if self.form.field is None:
-            self.console_app.tell("choose a profile or a spec file first: its fields are searched", severity="warning")
-            return
-        self.console_app.expect_typing()
-        self.add_class("-filtering")
-        box = self.query_one("#filter", Input)
-        box.value = ""
-        box.focus()
-        self.about.say("a part of a field's name, such as nodes or load.kind: the cursor goes to it as you type")
-        self._repaint_footer()
-
-    def command_filter(self, text: str) -> None:
-        if self._seek(text):
-            self.form.focus()
-
-    @on(Input.Changed, "#filter")
-    def _seek_as_typed(self, event: Input.Changed) -> None:
-        if self.has_class("-filtering") and event.value.strip():
-            self._seek(event.value)
-
-    def _seek(self, text: str, by: int = 0) -> bool:
-        at = self.form.seek(text, by)
-        if at is None:
-            self.about.say(f"no field has {text.strip()!r} in its name", wrong=True)
-            return False
-        self.form.move_to(at)
-        self._tell_field()
-        return True
-
-    @on(Input.Submitted, "#filter")
-    def _seek_done(self, event: Input.Submitted) -> None:
-        event.stop()
-        self._stop_seeking()
-
-    def _stop_seeking(self) -> None:
-        self.remove_class("-filtering")
-        self.form.focus()
-        self._tell_field()
-        self._repaint_footer()
-
-    def action_up(self) -> None:
-        self._step(-1)
-
-    def action_down(self) -> None:
-        self._step(1)
-
-    def _step(self, by: int) -> None:
-        """While a name is typed: to the other fields that have it."""
-        if self.has_class("-filtering"):
-            self._seek(self.query_one("#filter", Input).value, by)
-        else:
-            self.moving().move(by)
 
     # --- preflight -------------------------------------------------------------------------------------------
 
@@ -502,9 +283,6 @@ class LaunchScreen(LinesKeys, PaintedScreen):
 
     # --- keys ------------------------------------------------------------------------------------------------
 
-    def moving(self) -> LinesPane:
-        return self.focused if isinstance(self.focused, LinesPane) else self.choices
-
     def action_open(self) -> None:
         if self.focused is self.form:
             self.action_edit()
@@ -522,15 +300,6 @@ class LaunchScreen(LinesKeys, PaintedScreen):
         elif self.draft is not None:
             self.form.focus()
             self._tell_field()
-
-    def action_back(self) -> None:
-        if self.has_class("-filtering"):
-            self._stop_seeking()
-        elif self._editing:
-            self._close_box()
-            self._tell_field()
-        else:
-            self.choices.focus()
 
     @on(LinesPane.Chosen)
     def _open_clicked(self) -> None:
