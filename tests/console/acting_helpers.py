@@ -102,7 +102,13 @@ def told(app: PacelineApp) -> str:
 
 
 async def press(pilot: Pilot[Any], *keys: str) -> None:
+    """And wait for what they open: a key typed ahead is handed to its dialog only once that is there."""
     await pilot.press(*keys)
+    for _ in range(400):
+        await pilot.pause()
+        if pilot.app._early is None and not pilot.app._opening():  # type: ignore[attr-defined]
+            break
+        await asyncio.sleep(0.005)
     await pilot.pause()
 
 
