@@ -52,6 +52,7 @@ class Dialog(ModalScreen[Answer | None]):
         self._title, self._facts, self._yes, self._danger, self._yes_at_once = title, facts, yes, danger, yes_at_once
         self._told: list[Fact] = []
         self._open = False
+        self._refused = ""  # why the last try to go on was not taken
 
     def compose(self) -> ComposeResult:
         with Vertical(id="dialog", classes="danger" if self._danger else "") as box:
@@ -79,6 +80,8 @@ class Dialog(ModalScreen[Answer | None]):
             with contextlib.suppress(NoMatches):
                 self._tell_figures()
                 self.judge_again()
+                if self._refused and self._refused == self.whats_missing():
+                    self.complain(self._refused)  # it still holds: who reads slowly must not lose it to the next figures
 
     def judge_again(self) -> None:
         """What the figures mean for the fields."""
@@ -122,9 +125,7 @@ class Dialog(ModalScreen[Answer | None]):
         event.stop()
         if event.button.id != "yes":
             self.dismiss(None)
-        elif problem := self.whats_missing():
-            self.complain(problem)
-        else:
+        elif not self._refuse():
             self.dismiss(self.answer())
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
@@ -133,11 +134,14 @@ class Dialog(ModalScreen[Answer | None]):
 
     def go_on(self) -> None:
         """Enter in a field: to the button, or why not."""
-        problem = self.whats_missing()
-        if problem:
-            self.complain(problem)
-        else:
+        if not self._refuse():
             self.query_one("#yes", Button).focus()
+
+    def _refuse(self) -> bool:
+        self._refused = self.whats_missing()
+        if self._refused:
+            self.complain(self._refused)
+        return bool(self._refused)
 
     def whats_missing(self) -> str:
         """What keeps the answer from being a yes, in words; empty when nothing does."""
