@@ -6,14 +6,16 @@ nothing of ours. Units are in the names; `None` means "not limited" or "decided 
 
 from __future__ import annotations
 
+import re
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 Scenario = Literal["Server", "Offline"]
 Kind = Literal["performance", "accuracy", "explore"]
 Role = Literal["both", "prefill", "decode"]
 Balance = Literal["least_outstanding", "round_robin", "least_tokens", "session"]
+Device = Literal["auto", "cuda", "rocm", "cpu"]
 StragglerPolicy = Literal["flag", "drain", "recycle"]
 
 
@@ -84,8 +86,26 @@ class LoadSpec(_Table):
     seeds: Literal["mlperf"] | SeedSpec = "mlperf"
     performance_samples: int | None = Field(None, ge=1, description="QSL performance count; None means all samples")
     max_output_tokens: int = Field(10240, ge=2)
+    max_output_tokens_accuracy: int | None = Field(None, ge=2, description="In accuracy mode; None means max_output_tokens")
     sample_deadline_s: float = Field(300.0, gt=0, description="From dispatch to COMPLETE; then the sample is dispatched again")
     max_tries: int = Field(3, ge=1, le=100, description="Dispatches of one sample before the attempt ends")
+
+    @property
+    def output_limit(self) -> int:
+        """Most output tokens of a sample in this kind of attempt."""
+        return (self.kind == "accuracy" and self.max_output_tokens_accuracy) or self.max_output_tokens
+
+
+class SamplingSpec(_Table):
+    """How real engines choose tokens; the synthetic one does not look at it."""
+
+    temperature: float = Field(0.0, ge=0, le=2, description="0 is greedy")
+    top_p: float = Field(1.0, gt=0, le=1)
+    top_k: int = Field(0, ge=0, description="0 is off")
+    seed: int | None = Field(None, ge=0)
+    min_tokens: int = Field(0, ge=0, description="Before this many the end of text is not chosen; TPOT needs 2")
+    ignore_eos: bool = Field(False, description="Go on to the output limit")
+    stop_token_ids: tuple[int, ...] = ()
 
 
 class LimitsSpec(_Table):
@@ -108,13 +128,37 @@ class WarmupSpec(_Table):
     tolerance: float = Field(0.25, gt=0, le=5, description="Spread of round times that counts as settled")
 
 
+class LayoutSpec(_Table):
+    """How one replica spreads over accelerators: tp x pp x dp of them, experts split over all when `ep`."""
+
+    tp: int = Field(1, ge=1, le=1024, description="Tensor parallel")
+    pp: int = Field(1, ge=1, le=1024, description="Pipeline parallel")
+    dp: int = Field(1, ge=1, le=1024, description="Data parallel (attention)")
+    ep: bool = Field(False, description="Expert parallel: experts are split, not copied")
+    device: Device = Field("auto", description="auto takes what the node has")
+    devices_per_node: int | None = Field(None, ge=1, le=64, description="Accelerators of a node; None means what a worker finds")
+
+    @property
+    def devices(self) -> int:
+        """Accelerators of one replica; on the CPU none is counted."""
+        return 0 if self.device == "cpu" else self.tp * self.pp * self.dp
+
+
 class FleetSpec(_Table):
     nodes: int = Field(1, ge=1, le=4096)
     replicas_per_node: int = Field(8, ge=1, le=64)
     engine: str = "synthetic"
     engine_args: dict[str, Any] = Field(default_factory=dict)
-    roles: tuple[Role, ...] = Field(("both",), min_length=1, description="Repeated over the replicas of a node")
+    python: str | None = Field(None, description="Interpreter of replicas, of an environment with the engine; None: our own")
+    layout: LayoutSpec = LayoutSpec()
+    roles: tuple[Role, ...] = Field(
+        ("both",),
+        min_length=1,
+        description='Repeated over a node, or over the fleet where a node has fewer; "5P4D" is short for 9',
+    )
     balance: Balance = "least_outstanding"
+    prefill_policy: Balance = Field("least_outstanding", description="Which prefill replica, where roles are split")
+    decode_policy: Balance = Field("least_outstanding", description="Which decode replica takes over from it")
     outstanding_cap: int = Field(1024, ge=1, description="Samples at one replica; the rest waits in the head, in order")
     slots_per_process: int | None = Field(None, ge=1, description="Replicas a process carries; None lets the engine decide")
     barrier: BarrierSpec = BarrierSpec()
@@ -129,6 +173,35 @@ class FleetSpec(_Table):
     no_ready_grace_s: float = Field(30.0, gt=0, description="An attempt without any READY replica ends after this long")
     orphan_s: float = Field(900.0, gt=0, description="Workers without a head end themselves after this long")
 
+    @field_validator("roles", mode="before")
+    @classmethod
+    def _short_roles(cls, value: Any) -> Any:
+        short = re.fullmatch(r"([1-9]\d{0,2})P([1-9]\d{0,2})D", value) if isinstance(value, str) else None
+        if short:
+            return ("prefill",) * int(short[1]) + ("decode",) * int(short[2])
+        if isinstance(value, str) and value != "both":
+            raise ValueError(f'{value!r} is neither a list of both, prefill and decode nor like "5P4D"')
+        return (value,) if value == "both" else value
+
+    @model_validator(mode="after")
+    def _roles_pair_up(self) -> FleetSpec:
+        there = {self.role_at(node, gpu) for node in range(self.nodes) for gpu in range(self.replicas_per_node)}
+        if len(there) == 1 and there != {"both"}:
+            raise ValueError(f"roles make every replica {there.pop()}; prefill and decode need each other")
+        if "both" in there and len(there) > 1:
+            raise ValueError('roles mix "both" with prefill or decode; a fleet is split as a whole or not at all')
+        return self
+
+    @model_validator(mode="after")
+    def _layout_fits(self) -> FleetSpec:
+        layout, have = self.layout, self.layout.devices_per_node
+        if have is not None and layout.devices * self.replicas_per_node > have:
+            raise ValueError(
+                f"replicas_per_node {self.replicas_per_node} x {layout.devices} accelerators each "
+                f"(tp {layout.tp} x pp {layout.pp} x dp {layout.dp}) do not fit into layout.devices_per_node {have}"
+            )
+        return self
+
     @model_validator(mode="after")
     def _lease_outlasts_beats(self) -> FleetSpec:
         if self.lease_s < 2 * self.heartbeat_s:
@@ -141,8 +214,15 @@ class FleetSpec(_Table):
             )
         return self
 
-    def role_of(self, replica: int) -> Role:
-        return self.roles[replica % len(self.roles)]
+    def role_at(self, node: int, gpu: int) -> Role:
+        """Every node alike where it has room for all roles; else one after the other through the fleet."""
+        at = gpu if len(self.roles) <= self.replicas_per_node else node * self.replicas_per_node + gpu
+        return self.roles[at % len(self.roles)]
+
+    @property
+    def split(self) -> bool:
+        """Prefill and decode are done by different replicas."""
+        return self.roles[0] != "both"
 
 
 class ClusterSpec(_Table):
@@ -189,6 +269,7 @@ class RunSpec(_Table):
     model: ModelSpec = ModelSpec()
     dataset: DatasetSpec = DatasetSpec()
     load: LoadSpec = LoadSpec()
+    sampling: SamplingSpec = SamplingSpec()
     limits: LimitsSpec = LimitsSpec()
     fleet: FleetSpec = FleetSpec()
     cluster: ClusterSpec = ClusterSpec()
@@ -227,6 +308,12 @@ class RunSpec(_Table):
     def slots(self) -> list[str]:
         """Slot names in order: `node000/gpu0` … A slot outlives the incarnations that fill it."""
         return [slot_name(n, g) for n in range(self.fleet.nodes) for g in range(self.fleet.replicas_per_node)]
+
+
+def place_of(slot: str) -> tuple[int, int]:
+    """Node and place on it, of a slot's name; ValueError from anything else."""
+    node, _, gpu = slot.removeprefix("node").partition("/gpu")
+    return int(node), int(gpu)
 
 
 def node_name(node: int) -> str:

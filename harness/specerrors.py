@@ -138,11 +138,20 @@ def _real_place(loc: Sequence[int | str]) -> tuple[list[str], str]:
 
 def all_fields(model: type[BaseModel] = RunSpec, prefix: str = "") -> Iterator[str]:
     """Dotted names of all tables and fields."""
+    yield from (name for name, _ in _fields(model, prefix))
+
+
+def flags() -> set[str]:
+    """Dotted names of the fields that are true or false."""
+    return {name for name, annotation in _fields(RunSpec, "") if annotation is bool}
+
+
+def _fields(model: type[BaseModel], prefix: str) -> Iterator[tuple[str, Any]]:
     for name, field in model.model_fields.items():
-        yield prefix + name
+        yield prefix + name, field.annotation
         inner = _table_of(field.annotation)
         if inner is not None:
-            yield from all_fields(inner, f"{prefix}{name}.")
+            yield from _fields(inner, f"{prefix}{name}.")
 
 
 def _table_of(annotation: Any) -> type[BaseModel] | None:

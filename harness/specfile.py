@@ -20,7 +20,7 @@ from pydantic import ValidationError
 
 from harness.records.layout import at_home
 from harness.spec import RunSpec
-from harness.specerrors import Problem, SpecError, all_fields, nearest, sentences, with_lines
+from harness.specerrors import Problem, SpecError, all_fields, flags, nearest, sentences, with_lines
 
 __all__ = ["PROFILES", "Problem", "SpecError", "load_spec", "parse_value", "profiles", "spec_from_json", "to_toml"]
 
@@ -234,7 +234,7 @@ def _engine_refuses(spec: RunSpec) -> Iterator[Problem]:
     try:
         check_args(spec)
     except EngineError as error:
-        said = re.fullmatch(r"(fleet\.[\w.\[\]]+)(?: = (.+?))?: (.+)", str(error), re.DOTALL)
+        said = re.fullmatch(r"((?:fleet|model|sampling)\.[\w.\[\]]+)(?: = (.+?))?: (.+)", str(error), re.DOTALL)
         if said is None:
             yield Problem("fleet.engine_args", str(error))
         else:
@@ -279,7 +279,7 @@ def _never_a_value(value: Any, dotted: str) -> Iterator[Problem]:
         for place, inner in enumerate(value):
             yield from _never_a_value(inner, f"{dotted}.{place}")
     elif isinstance(value, bool) and not dotted.startswith("fleet.engine_args."):
-        if dotted in set(all_fields()):
+        if dotted in set(all_fields()) - flags():
             yield Problem(dotted, "is not a value of this field", str(value).lower())
     elif isinstance(value, float) and not math.isfinite(value):
         yield Problem(dotted, "is not a finite number", str(value))

@@ -12,7 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
-from harness.spec import RunSpec
+from harness.spec import Role, RunSpec
+from harness.wire.data import WHOLE
 
 
 class Key(NamedTuple):
@@ -30,6 +31,8 @@ class Request:
     max_tokens: int
     expected_tokens: int = 0  # output length known beforehand (0: the engine decides); real engines ignore it
     index: int = 0
+    stage: int = WHOLE
+    handoff: bytes = b""  # DECODE only: what the prefill replica's engine gave for fetching its KV cache
 
 
 #: Arguments told of one replica, and how long a name or a value may be: facts travel with every REGISTER.
@@ -56,12 +59,22 @@ class EngineError(Exception):
     """The engine cannot start or has died; the text is shown to the operator."""
 
 
+class ArgumentError(EngineError):
+    """What it was asked to be cannot be here: trying again would say the same, so its slot is not tried again."""
+
+
 class Events(Protocol):
-    """What the replica hands to its engine. Called on the asyncio loop. FIRST comes before COMPLETE, once each."""
+    """What the replica hands to its engine. Called on the asyncio loop. FIRST comes before COMPLETE, once each.
+
+    A request with stage PREFILL is answered with `prefilled` alone. In one with stage DECODE `queue_us` is the wait for a
+    place and `prefill_us` the KV transfer; its tokens are all of the sample's, the first one included.
+    """
 
     def first(self, key: Key, token: bytes, queue_us: int, prefill_us: int) -> None: ...
 
     def complete(self, key: Key, tokens: bytes, queue_us: int, prefill_us: int, decode_us: int) -> None: ...
+
+    def prefilled(self, key: Key, handoff: bytes, queue_us: int, prefill_us: int) -> None: ...
 
     def failed(self, key: Key, reason: str) -> None: ...
 
@@ -71,7 +84,7 @@ class Events(Protocol):
 
 @dataclass(slots=True)
 class EngineStats:
-    """Since the previous call, except the four gauges."""
+    """Since the previous call, except the four gauges. Ten of these numbers travel with every heartbeat."""
 
     running: int = 0
     waiting: int = 0
@@ -83,6 +96,7 @@ class EngineStats:
     batch: float = 0.0  # mean decoding sequences a step
     prefill_tokens: float = 0.0  # mean prompt tokens a step
     preemptions: int = 0
+    failed: int = 0  # requests refused or broken off
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +110,7 @@ class EngineContext:
     ordinal: int  # position in the whole fleet
     incarnation: str
     life: int  # 0 for the first incarnation of the slot that this worker started
+    role: Role = "both"
     args: dict[str, Any] = field(default_factory=dict)
 
 

@@ -17,7 +17,11 @@ from typing import Any, Protocol, cast
 from harness.engines.base import EngineError, EngineFactory
 from harness.spec import RunSpec
 
-_MODULES = {"synthetic": "harness.engines.synthetic"}
+_MODULES = {
+    "openai": "harness.engines.openai",
+    "synthetic": "harness.engines.synthetic",
+    "vllm": "harness.engines.vllm",
+}
 
 
 class EngineModule(Protocol):
@@ -25,6 +29,9 @@ class EngineModule(Protocol):
     check_args: Callable[[RunSpec], None]  # raises EngineError with field, value and nearest valid name
     identity: Callable[[RunSpec], dict[str, Any]]  # the arguments that make replicas different generators
     default_slots_per_process: Callable[[RunSpec], int]
+    cannot_start: Callable[[], str]  # why replicas of it cannot start in this environment, and what helps; "" if they can
+    devices: Callable[[RunSpec], int]  # accelerators that one replica owns; 0: none
+    environment: Callable[[RunSpec, int], dict[str, str]]  # variables for the process of a replica, by its place on the node
 
 
 def names() -> list[str]:
@@ -62,6 +69,19 @@ def args_hash(spec: RunSpec) -> str:
 def default_slots_per_process(spec: RunSpec) -> int:
     """How many replicas one process carries when `fleet.slots_per_process` leaves it open."""
     return _module(spec.fleet.engine).default_slots_per_process(spec)
+
+
+def cannot_start(name: str) -> str:
+    """Why replicas of this engine cannot start in this Python environment; "" when they can. Imports nothing heavy."""
+    return _module(name).cannot_start()
+
+
+def devices(spec: RunSpec) -> int:
+    return _module(spec.fleet.engine).devices(spec)
+
+
+def environment(spec: RunSpec, gpu: int) -> dict[str, str]:
+    return _module(spec.fleet.engine).environment(spec, gpu)
 
 
 def is_synthetic(spec: RunSpec) -> bool:

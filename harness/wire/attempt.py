@@ -30,6 +30,9 @@ SAMPLE_DTYPE = np.dtype(
         ("queue_us", "<i4"),  # replica's own durations of the counted try, -1 = unknown
         ("prefill_us", "<i4"),
         ("decode_us", "<i4"),
+        ("prefill_slot", "<i4"),  # roster position of the replica that prefilled it, -1 = the same as `slot`
+        ("prefilled_ns", "<i8"),  # its PREFILLED came in, -1 = not split
+        ("transfer_us", "<i4"),  # KV transfer as the decode replica reports it, -1 = not split
     ]
 )
 
@@ -48,6 +51,7 @@ class Admit(_Message):
     index: int
     incarnation: str
     nth: int
+    role: str = "both"
 
 
 class Hold(_Message):
@@ -100,7 +104,7 @@ class DriverUp(_Message):
 
 
 class DriverPhase(_Message):
-    """loading · generating schedule · waiting for replicas · issuing · draining · logging"""
+    """loading · waiting for replicas · warming pairs: 3 of 20 · generating schedule · issuing · draining · logging"""
 
     phase: str
 
@@ -127,7 +131,7 @@ class Batch(_Message):
     completed: int
     failed: int
     redispatched: int
-    held: int
+    held: int  # in the head, for the first (or only) replica
     in_flight: int
     stale: int  # replies dropped by the exactly-once gate
     target_qps: float
@@ -137,6 +141,9 @@ class Batch(_Message):
     rows: bytes
     outstanding: bytes
     oldest_ms: bytes
+    held_decode: int = 0  # prefilled, waiting for a decode replica
+    prefilled: int = 0  # samples that left their prefill replica
+    prefilled_tokens: int = 0  # their input tokens
 
 
 class Redispatched(_Message):
@@ -152,6 +159,15 @@ class Silent(_Message):
     slot: str
     incarnation: str
     waited_s: float
+
+
+class PairsWarmed(_Message):
+    """Prefill replicas have each sent a sample to decode replicas: all with all before the load, a newcomer with all later."""
+
+    count: int
+    seconds: float
+    slowest_ms: float
+    slowest_pair: str  # "node000/gpu0 → node001/gpu3"
 
 
 class Held(_Message):
@@ -173,7 +189,7 @@ class DriverEnd(_Message):
 
 
 ToDriver = Admit | Hold | Drop | SetRate | Finish | Watch | Quit
-ToSupervisor = DriverUp | DriverPhase | InPool | Drained | Batch | Redispatched | Silent | Held | DriverEnd
+ToSupervisor = DriverUp | DriverPhase | InPool | Drained | Batch | Redispatched | Silent | PairsWarmed | Held | DriverEnd
 
 TO_DRIVER: Codec[ToDriver] = Codec(ToDriver)
 TO_SUPERVISOR: Codec[ToSupervisor] = Codec(ToSupervisor)

@@ -99,6 +99,7 @@ class ReplicaBeat(msgspec.Struct, omit_defaults=True):
     batch: float = 0.0  # mean decoding sequences a step
     prefill_tokens: float = 0.0  # mean prompt tokens a step
     preemptions: int = 0
+    failed: int = 0  # requests that the engine refused or broke off
     note: str = ""  # warm-up progress, in words
 
 
@@ -345,6 +346,20 @@ class SlaView(msgspec.Struct, omit_defaults=True, frozen=True):
     projected_high_ms: float = float("nan")
 
 
+class RoleView(msgspec.Struct, omit_defaults=True, frozen=True):
+    """One role of a fleet that splits prefill from decode. Rates are of the last 10 s, over all replicas of the role."""
+
+    role: str
+    replicas: int = 0
+    ready: int = 0
+    outstanding: int = 0  # at its replicas
+    waiting: int = 0  # in the head, for a replica of this role
+    samples_per_s: float = 0.0  # prefills done, samples completed
+    tokens_per_s: float = 0.0  # input tokens of prefills done, output tokens of samples completed
+    transfer_p50_ms: float = float("nan")  # decode only: KV transfer as its replicas report it
+    transfer_p99_ms: float = float("nan")
+
+
 class FleetSnapshot(_Message):
     """The whole fleet, 4 times a second. Columns are little-endian arrays, one entry a slot in roster order.
 
@@ -416,6 +431,7 @@ class FleetSnapshot(_Message):
     evictions: int = 0  # in the last ten minutes; what counts against stragglers.max_acts_per_10min
     ramp_to_qps: float = 0.0  # the target rate is on its way there; 0 = it stands
     ramp_left_s: float = 0.0
+    roles: list[RoleView] = []  # empty where every replica does both
 
 
 class JournalNews(_Message):

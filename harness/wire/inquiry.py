@@ -45,7 +45,7 @@ class LatencyDetail(msgspec.Struct, omit_defaults=True):
 class PartTimes(msgspec.Struct, omit_defaults=True):
     """One part of TTFT over the samples of the window; `tail_ms` is its mean over the slowest 1 % of them by TTFT."""
 
-    name: str  # schedule lag, head queue, replica queue, prefill, other
+    name: str  # schedule lag, head queue, replica queue, prefill, other; with split roles also decode wait, KV transfer
     mean_ms: float = _NAN
     p50_ms: float = _NAN
     p99_ms: float = _NAN

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.specerrors import line_of
-from harness.specfile import load_spec, parse_value, profiles, spec_from_json, to_toml
+from harness.engines.tinymodel import write_tiny_model
+from harness.specerrors import SpecError, line_of
+from harness.specfile import PROFILES, load_spec, parse_value, profiles, spec_from_json, to_toml
 
 RULES = {  # MLPerf Inference v6.1: Server p99 TTFT and TPOT in ms, QSL performance count, published target QPS
     "gpt-oss-120b-server": (3000, 80, 6396, 4000, "Server", 512),
@@ -19,9 +20,24 @@ RULES = {  # MLPerf Inference v6.1: Server p99 TTFT and TPOT in ms, QSL performa
 }
 
 
+REAL = {  # profiles of real engines: the kind of dataset, accelerators of a replica, replicas
+    "gpt-oss-120b-vllm": ("gpt-oss-120b", "parquet", 1, 8),
+    "deepseek-r1-vllm": ("deepseek-r1", "mlperf-pickle", 8, 1),
+    "deepseek-r1-sglang": ("deepseek-r1", "mlperf-pickle", 8, 1),
+}
+
+
+@pytest.fixture
+def real_paths(tmp_path: Path) -> list[str]:
+    """Overrides for what a profile of a real engine leaves open."""
+    (tmp_path / "config.json").write_text('{"vocab_size": 201088}')
+    (tmp_path / "samples").write_text("")
+    return [f"model.path={tmp_path}", f"dataset.path={tmp_path / 'samples'}"]
+
+
 def test_the_shipped_profiles_each_say_what_they_are() -> None:
     found = profiles()
-    assert set(found) == {"demo", *RULES}
+    assert set(found) == {"demo", "demo-vllm-cpu", *RULES, *REAL}
     assert all(len(description) > 20 for description in found.values())
 
 
@@ -38,6 +54,44 @@ def test_a_rules_profile_has_the_numbers_of_the_rules(name: str) -> None:
     assert name.startswith(str(spec.model.mlperf_name))
     assert spec.expected_replicas == replicas
     assert spec.dataset.output_tokens.max <= spec.load.max_output_tokens
+
+
+@pytest.mark.parametrize(("name", "tokens"), [("gpt-oss-120b", 32768), ("deepseek-r1", 20000)])
+def test_sampling_and_the_limit_of_accuracy_attempts_are_those_of_the_reference(name: str, tokens: int) -> None:
+    for scenario in ("server", "offline"):
+        spec = load_spec(f"{name}-{scenario}", ["load.kind=accuracy"])
+        assert spec.load.output_limit == tokens
+        assert spec.sampling.temperature == (1.0 if name == "gpt-oss-120b" else 0.0)
+        assert (spec.sampling.top_p, spec.sampling.top_k, spec.sampling.ignore_eos) == (1.0, 0, False)
+
+
+@pytest.mark.parametrize("name", REAL)
+def test_a_profile_of_a_real_engine_says_what_it_needs_and_then_has_the_numbers_of_the_rules(
+    name: str, real_paths: list[str]
+) -> None:
+    model, dataset, accelerators, replicas = REAL[name]
+    with pytest.raises(SpecError, match=r"dataset.path: is needed by kind"):
+        load_spec(name)
+    with pytest.raises(SpecError, match=r"model.path"):
+        load_spec(name, real_paths[1:])
+    spec, rules = load_spec(name, real_paths), load_spec(f"{model}-server")
+    assert (spec.dataset.kind, spec.fleet.layout.devices, spec.expected_replicas) == (dataset, accelerators, replicas)
+    assert (spec.model.mlperf_name, spec.limits, spec.sampling) == (model, rules.limits, rules.sampling)
+    assert spec.load.model_copy(update={"target_qps": rules.load.target_qps}) == rules.load
+    assert spec.name == name
+    assert "real engine" in profiles()[name]
+    assert "READ, NOT RUN" in (PROFILES / f"{name}.toml").read_text()
+
+
+def test_the_demo_with_a_real_engine_needs_a_model_and_says_that_it_is_random(tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match=r"model.path: the vllm engine loads a model"):
+        load_spec("demo-vllm-cpu")
+    write_tiny_model(tmp_path)
+    spec = load_spec("demo-vllm-cpu", [f"model.path={tmp_path}"])
+    assert "random weights" in spec.model.name
+    assert spec.expected_replicas == 2
+    assert spec.load.target_qps * spec.load.duration_s > 459, "from there on LoadGen judges a p99"
+    assert spec.dataset.input_tokens.max + spec.load.max_output_tokens < spec.fleet.engine_args["max_model_len"]
 
 
 @pytest.mark.parametrize("name", [*RULES, "demo"])
@@ -75,10 +129,33 @@ def test_overrides_reach_every_depth_and_the_last_one_counts() -> None:
     assert spec.fleet.barrier.min_ready == 7
     assert spec.fleet.barrier.deadline_s == 60, "the rest of the table stays"
     assert spec.fleet.engine_args["faults"][0]["percent"] == 60
-    assert spec.fleet.role_of(1) == "decode"
+    assert spec.fleet.role_at(0, 1) == "decode"
     assert spec.load.seeds != "mlperf"
     assert spec.load.seeds.schedule == 3
     assert spec.limits.tpot_p99_ms is None
+
+
+def test_roles_may_be_given_short_and_spread_over_nodes_that_have_fewer_replicas() -> None:
+    no_faults = "fleet.engine_args.faults=none"
+    node = load_spec("demo", [no_faults, "fleet.nodes=1", "fleet.replicas_per_node=9", "fleet.roles=5P4D"]).fleet
+    assert [node.role_at(0, gpu) for gpu in range(9)] == ["prefill"] * 5 + ["decode"] * 4
+    nodes = load_spec("demo", [no_faults, "fleet.nodes=9", "fleet.replicas_per_node=1", "fleet.roles=5P4D"]).fleet
+    assert [nodes.role_at(node, 0) for node in range(9)] == ["prefill"] * 5 + ["decode"] * 4
+    assert node.split
+    assert not load_spec("demo", ["fleet.roles=both"]).fleet.split
+
+
+def test_the_output_limit_is_that_of_the_mode() -> None:
+    limits = ["load.max_output_tokens=100", "load.max_output_tokens_accuracy=300"]
+    assert load_spec("demo", limits).load.output_limit == 100
+    assert load_spec("demo", [*limits, "load.kind=accuracy"]).load.output_limit == 300
+    assert load_spec("demo", [limits[0], "load.kind=accuracy"]).load.output_limit == 100
+
+
+def test_a_replica_owns_as_many_accelerators_as_its_layout_multiplies_to_and_none_on_the_cpu() -> None:
+    layout = ["fleet.engine_args.faults=none", "fleet.replicas_per_node=1", "fleet.layout.dp=8", "fleet.layout.ep=true"]
+    assert load_spec("demo", layout).fleet.layout.devices == 8
+    assert load_spec("demo", [*layout, "fleet.layout.device=cpu"]).fleet.layout.devices == 0
 
 
 @pytest.mark.parametrize("none", ["none", "[]"])
