@@ -10,42 +10,38 @@ issue lag, so there is none: the authentication handler and the supervisor's pip
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 
-import msgspec
 import numpy as np
 import zmq
 
 from harness.datasets import Dataset
-from harness.driver.ledger import Ledger, Member, Sample, TriesExhausted
+from harness.driver.ledger import Ledger, Sample, TriesExhausted
+from harness.driver.outbox import Outbox
+from harness.driver.pairs import Pairs
+from harness.driver.pool import Pool
 from harness.driver.rows import RowBuffer
 from harness.driver.sinks import Answer, Sink
+from harness.driver.stages import Stages
 from harness.driver.watch import Watching, look
 from harness.wire import attempt as up
 from harness.wire import data
-from harness.wire.frames import PROTOCOL_VERSION, WireError, encode
+from harness.wire.frames import WireError, encode
 from harness.wire.keys import ZapHandler
+
+log = logging.getLogger("paceline.driver")
 
 Issued = tuple[int, int, int, int]  # LoadGen id, QSL index, scheduled ns (-1 = look it up), issued ns
 DRAIN_MAX = 256
 ISSUE_MAX = 2000
 BATCH_NS = 100_000_000
 _MAX_I4 = 2**31 - 1
-_VERSION = bytes([PROTOCOL_VERSION])
 _NOW = int(zmq.NOBLOCK)  # plain ints: pyzmq converts enum flags at every call
-_MORE = int(zmq.NOBLOCK | zmq.SNDMORE)
 _RCVMORE = int(zmq.RCVMORE)
-
-
-@dataclass(frozen=True, slots=True)
-class Admitted:
-    index: int
-    incarnation: str
-    nth: int
 
 
 class Dispatcher:
@@ -54,7 +50,7 @@ class Dispatcher:
         *,
         epoch: int,
         dataset: Dataset,
-        make_ledger: Callable[[Callable[[Member, Sample], bool]], Ledger],
+        make_ledger: Callable[[Outbox], Ledger | Stages],
         router: zmq.Socket[bytes],
         pair: zmq.Socket[bytes],
         zap: ZapHandler,
@@ -65,36 +61,29 @@ class Dispatcher:
         clock: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         self.epoch = epoch
-        # As plain lists and bytes: indexing numpy for every query costs more than sending it.
-        self._expected: list[int] = dataset.expected_tokens.tolist()
-        self._n_prompt = [dataset.n_prompt(index) for index in range(len(dataset))]
-        self._prompts = [bytes(dataset.prompt(index)) for index in range(len(dataset))]
-        self._cost = [n + (expected or 1000) for n, expected in zip(self._n_prompt, self._expected, strict=True)]
-        self._encode = msgspec.msgpack.Encoder().encode
+        self._out = out = Outbox(router, epoch, dataset, max_tokens)
+        self._n_prompt = out.n_prompt
+        self._cost = [n + (expected or 1000) for n, expected in zip(out.n_prompt, out.expected, strict=True)]
         self._decode = data.TO_DRIVER.decode
         self._router, self._pair, self._zap = router, pair, zap
-        self._max_tokens = max_tokens
         self._grace_ns = int(no_ready_grace_s * 1e9)
         self._on_command = on_command
         self._clock = clock
-        self.ledger = make_ledger(self._send_query)
+        self.ledger = ledger = make_ledger(out)
+        self.stages = ledger if isinstance(ledger, Stages) else None
         self.sink: Sink | None = None
         self._n_slots = n_slots
-        self._admitted: dict[str, Admitted] = {}
-        self._greeted: dict[str, bytes] = {}  # slot → identity that was pinged
-        self._held: set[str] = set()
-        self._drain_reported: set[str] = set()
         self._pending: deque[Issued] = deque()
         self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK)
         self._asleep = False
         self._outgoing: deque[up.ToSupervisor] = deque()
+        self.pool = Pool(epoch, ledger, out, self._outgoing.append)
         self._rows = RowBuffer()
         self._watching = Watching()
         self._firsts: list[Answer] = []
         self._completes: list[Answer] = []
         self._ttfts: list[tuple[int, int]] = []  # roster position, µs: told at once, not when the sample completes
         # written here, read by the main thread
-        self.pool_size = 0
         self.issued = 0
         self.completed = 0
         self.failed = 0
@@ -107,7 +96,7 @@ class Dispatcher:
         self.planned = 0  # queries the attempt will issue at least; 0 = unknown
         self.closing = False  # the test has ended: whatever arrives is dropped
         self._flush_and_stop = False
-        self._no_ready_since = -1
+        self._no_ready_since: dict[str, int] = {}  # by role
         self._next_batch_ns = 0
         self._parent = os.getppid()
 
@@ -130,7 +119,11 @@ class Dispatcher:
 
     @property
     def open_samples(self) -> int:
-        return len(self._pending) + len(self.ledger.waiting) + len(self.ledger.inflight)
+        return len(self._pending) + self.ledger.open
+
+    @property
+    def pool_size(self) -> int:
+        return self.pool.size
 
     # --- the loop ----------------------------------------------------------------------------------------
 
@@ -180,7 +173,7 @@ class Dispatcher:
 
     def _take_issued(self) -> None:
         pending, ledger, due = self._pending, self.ledger, self.due_ns
-        cost = self._cost
+        cost, sample_of = self._cost, ledger.sample_type
         now = self._clock()
         for _ in range(min(len(pending), ISSUE_MAX)):
             handle, index, scheduled, issued = pending.popleft()
@@ -195,23 +188,12 @@ class Dispatcher:
                 self._set_zero(scheduled if scheduled >= 0 else issued)
             if scheduled < 0:
                 scheduled = self.zero_ns
-            ledger.issue(Sample(seq, handle, index, scheduled, issued, cost[index]), now)
+            ledger.issue(sample_of(seq, handle, index, scheduled, issued, cost[index]), now)
 
     def _set_zero(self, zero_ns: int) -> None:
         if self.zero_ns < 0:
             self.started_unix = time.time() - (self._clock() - zero_ns) / 1e9
         self.zero_ns = zero_ns
-
-    def _send_query(self, member: Member, sample: Sample) -> bool:
-        index, send = sample.index, self._router.send
-        query = data.Query(self.epoch, sample.seq, sample.tries, member.slot, self._max_tokens, self._expected[index], index)
-        try:
-            send(member.identity, _MORE)
-            send(_VERSION + self._encode(query), _MORE)
-            send(self._prompts[index], _NOW)
-        except zmq.ZMQError:
-            return False  # only the identity can fail: there is no such peer (any more)
-        return True
 
     # --- replies -----------------------------------------------------------------------------------------
 
@@ -231,18 +213,20 @@ class Dispatcher:
                 payload = receive(_NOW)
                 if option(_RCVMORE):
                     self._skip_message()
-                    self._refuse(identity, "a data message has at most a header and a payload frame")
+                    self._out.refuse(identity, "a data message has at most a header and a payload frame")
                     continue
             try:
                 message = self._decode(header)
             except WireError as error:
-                self._refuse(identity, error.reason)
+                self._out.refuse(identity, error.reason)
                 continue
             kind = type(message)
             if kind is data.First:
                 self._first(identity, message, payload, now)  # type: ignore[arg-type]
             elif kind is data.Complete:
                 self._complete(identity, message, payload, now)  # type: ignore[arg-type]
+            elif kind is data.Prefilled:
+                self._prefilled(identity, message, payload, now)  # type: ignore[arg-type]
             else:
                 self._rare(identity, message, now)
         self._hand_over()
@@ -268,7 +252,7 @@ class Dispatcher:
         sample = self._counted(message, identity, now)
         if sample is None or len(token) != 4:  # without its token it is no FIRST; COMPLETE brings the token
             return
-        sample.queue_us, sample.prefill_us = message.queue_us, message.prefill_us
+        sample.note_durations(message.queue_us, message.prefill_us)
         if sample.first_ns < 0:
             self._first_token(sample, token, now)
 
@@ -278,11 +262,11 @@ class Dispatcher:
             return
         n_tokens = len(tokens) >> 2
         if n_tokens < 2 or len(tokens) & 3:
-            self.ledger.give_up_try(sample, now, f"answered with {len(tokens)} bytes; TPOT needs at least 2 tokens of 4 bytes")
+            self.ledger.give_up_try(sample, now, _no_answer(tokens))
             return
         if sample.first_ns < 0:
             self._first_token(sample, tokens[:4], now)
-        sample.queue_us, sample.prefill_us = message.queue_us, message.prefill_us
+        sample.note_durations(message.queue_us, message.prefill_us)
         member = self.ledger.complete(sample, now)
         self._completes.append((sample.handle, tokens))
         self.completed += 1
@@ -292,7 +276,7 @@ class Dispatcher:
         """An exploration that drained in vain: what it leaves behind is a row too."""
         if not self.closing:
             return
-        for sample in (*self.ledger.inflight.values(), *self.ledger.waiting):
+        for sample in self.ledger.left():
             self._rows.add(sample, sample.member, self._n_prompt[sample.index], 0, self.zero_ns, -1, -1)
 
     def _counted(self, message: data.First | data.Complete, identity: bytes, now: int) -> Sample | None:
@@ -309,71 +293,21 @@ class Dispatcher:
         assert member is not None
         self._ttfts.append((member.index, min((now - sample.scheduled_ns) // 1000, _MAX_I4)))
 
+    def _prefilled(self, identity: bytes, message: data.Prefilled, handoff: bytes, now: int) -> None:
+        if self.stages is None or message.epoch != self.epoch or self.closing:
+            self.ledger.stale += 1
+        else:
+            self.stages.prefilled(message, identity, handoff, now)
+
     def _rare(self, identity: bytes, message: data.ToDriver, now: int) -> None:
         if isinstance(message, data.Hello):
-            self._hello(identity, message)
+            self.pool.hello(identity, message)
         elif isinstance(message, data.Pong):
-            self._pong(identity, message, now)
+            self.pool.pong(identity, message, now)
         elif isinstance(message, data.Failed) and message.epoch == self.epoch:
-            sample = self.ledger.current(message.seq, message.attempt_try, identity, now)
-            if sample is not None:
-                self.ledger.give_up_try(sample, now, message.reason)
+            self.ledger.failed(message.seq, message.attempt_try, identity, now, message.reason)
 
-    def _refuse(self, identity: bytes, reason: str) -> None:
-        self._try_send(identity, data.Refused(reason))
-
-    def _try_send(self, identity: bytes, message: data.ToReplica) -> None:
-        try:
-            self._router.send_multipart((identity, encode(message)), zmq.NOBLOCK)
-        except zmq.ZMQError:
-            return  # gone again: it will say HELLO when it is back
-
-    # --- who may receive work ----------------------------------------------------------------------------
-
-    def _hello(self, identity: bytes, message: data.Hello) -> None:
-        if message.epoch != self.epoch:
-            self._refuse(identity, f"attempt epoch {message.epoch} is over; this is {self.epoch}")
-            return
-        admitted = self._admitted.get(message.slot)
-        if admitted is None or admitted.incarnation != message.incarnation:
-            return  # not admitted (yet): it repeats its HELLO
-        self._greeted[message.slot] = identity
-        self._try_send(identity, data.Ping(self.epoch, message.slot))
-
-    def _pong(self, identity: bytes, message: data.Pong, now: int) -> None:
-        admitted = self._admitted.get(message.slot)
-        if admitted is None or admitted.incarnation != message.incarnation or self._greeted.get(message.slot) != identity:
-            return
-        known = self.ledger.members.get(message.slot)
-        if known is not None:
-            if known.identity == identity and known.incarnation == message.incarnation:
-                return
-            self._drop(known, "the same replica came back on a new connection", now)
-        member = Member(admitted.index, message.slot, message.incarnation, admitted.nth, identity)
-        self.ledger.join(member, now, held=message.slot in self._held)
-        self.pool_size = len(self.ledger.members)
-        self._outgoing.append(up.InPool(message.slot, message.incarnation))
-
-    def _drop(self, member: Member | None, reason: str, now: int) -> None:
-        if member is None:
-            return
-        for sample in member.inflight.values():
-            self._try_send(member.identity, data.Cancel(self.epoch, sample.seq, sample.tries))
-        self._outgoing.append(up.Redispatched(member.slot, member.incarnation, len(member.inflight), reason))
-        try:
-            self.ledger.drop(member, now, reason)
-        finally:
-            self.pool_size = len(self.ledger.members)
-
-    def admit(self, message: up.Admit) -> None:
-        known = self._admitted.get(message.slot)
-        self._admitted[message.slot] = Admitted(message.index, message.incarnation, message.nth)
-        self._held.discard(message.slot)
-        member = self.ledger.members.get(message.slot)
-        if known is not None and known.incarnation != message.incarnation:
-            self._drop(member, "replaced by a new incarnation", self._clock())
-        elif member is not None:
-            self.ledger.release(member, self._clock())
+    # --- the supervisor's word ---------------------------------------------------------------------------
 
     def _read_supervisor(self) -> None:
         while True:
@@ -389,21 +323,9 @@ class Dispatcher:
 
     def _obey(self, message: up.ToDriver, now: int) -> None:
         if isinstance(message, up.Admit):
-            self.admit(message)
+            self.pool.admit(message, now)
         elif isinstance(message, up.Hold | up.Drop):
-            admitted = self._admitted.get(message.slot)
-            if admitted is None or admitted.incarnation != message.incarnation:
-                return
-            member = self.ledger.members.get(message.slot)
-            if isinstance(message, up.Hold):
-                self._held.add(message.slot)
-                self._drain_reported.discard(message.slot)
-                if member is not None:
-                    self.ledger.hold(member)
-            else:
-                self._held.discard(message.slot)
-                del self._admitted[message.slot]
-                self._drop(member, message.reason, now)
+            self.pool.hold_or_drop(message, now)
         elif isinstance(message, up.Watch):
             self._watching.begin(message, now)
             if message.slot:
@@ -419,36 +341,43 @@ class Dispatcher:
         if os.getppid() != self._parent:
             os._exit(3)  # the supervisor is gone: nobody would read the rest
         for member in self.ledger.take_unreachable():
-            self._drop(member, "its data connection is gone", now)
+            self.pool.drop(member, "its data connection is gone", now)
         for sample, member in reversed(self.ledger.overdue(now)):
             if member.accepting and member.last_reply_ns < sample.dispatched_ns:
                 self.ledger.hold(member)
                 self._outgoing.append(up.Silent(member.slot, member.incarnation, (now - sample.dispatched_ns) / 1e9))
-            self._try_send(member.identity, data.Cancel(self.epoch, sample.seq, sample.tries))
+            self._out.cancel(member, sample)
             self.ledger.give_up_try(sample, now, f"no answer from {member.slot} within the sample deadline")
-        self._report_drained()
+        self.pool.report_drained()
+        if self.stages is not None and self.stages.pairs is not None:
+            self._watch_pairs(self.stages.pairs, now)
         self._watch_ready(now)
         if self._watching:
             self._outgoing.extend(self._watching.due(self.ledger.members, self._n_prompt, now))
         self._outgoing.append(self._batch(now))
 
-    def _report_drained(self) -> None:
-        for slot in self._held - self._drain_reported:
-            member = self.ledger.members.get(slot)
-            if member is None or not member.inflight:
-                self._drain_reported.add(slot)
-                self._outgoing.append(up.Drained(slot, self._admitted[slot].incarnation))
+    def _watch_pairs(self, pairs: Pairs, now: int) -> None:
+        """A pair that does not warm up ends an attempt that has not begun; later it costs the newcomer its place."""
+        for stuck in pairs.tick(now):
+            if not self.issued:
+                self.fail(stuck.why)
+                return
+            log.warning("%s: %s takes no samples", stuck.why, stuck.member.slot)
+            self._outgoing.append(up.Silent(stuck.member.slot, stuck.member.incarnation, stuck.waited_s))
+        warmed = pairs.news(now)
+        if warmed is not None:
+            self._outgoing.append(warmed)
 
     def _watch_ready(self, now: int) -> None:
-        if self.ledger.accepting or not self.ledger.waiting:
-            self._no_ready_since = -1
-        elif self._no_ready_since < 0:
-            self._no_ready_since = now
-        elif now - self._no_ready_since > self._grace_ns:
-            self.fail(f"no READY replica for {self._grace_ns / 1e9:g} s while {len(self.ledger.waiting)} samples wait")
+        lacking = self.ledger.lacking()
+        self._no_ready_since = {role: self._no_ready_since.get(role, now) for role in lacking}
+        for role, since in self._no_ready_since.items():
+            if now - since > self._grace_ns:
+                what = f"{role} replica" if role else "replica"
+                self.fail(f"no READY {what} for {self._grace_ns / 1e9:g} s while {lacking[role]} samples wait")
 
     def _batch(self, now: int) -> up.Batch:
-        ledger = self.ledger
+        ledger, stages = self.ledger, self.stages
         outstanding = np.zeros(self._n_slots, "<i4")
         oldest = np.zeros(self._n_slots, "<i4")
         for member in ledger.members.values():
@@ -469,7 +398,7 @@ class Dispatcher:
             failed=self.failed,
             redispatched=ledger.redispatched,
             held=len(ledger.waiting),
-            in_flight=len(ledger.inflight),
+            in_flight=ledger.in_flight,
             stale=ledger.stale,
             target_qps=self.target_qps,
             cpu_s=time.process_time(),
@@ -478,4 +407,13 @@ class Dispatcher:
             rows=self._rows.take(),
             outstanding=outstanding.tobytes(),
             oldest_ms=oldest.tobytes(),
+            held_decode=len(stages.decode.waiting) if stages else 0,
+            prefilled=stages.prefilled_samples if stages else 0,
+            prefilled_tokens=stages.prefilled_tokens if stages else 0,
         )
+
+
+def _no_answer(tokens: bytes) -> str:
+    if len(tokens) == 4:
+        return "answered with one token; TPOT needs two, and sampling.min_tokens = 2 prevents it"
+    return f"answered with {len(tokens)} bytes; TPOT needs at least 2 tokens of 4 bytes"

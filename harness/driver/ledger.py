@@ -18,6 +18,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from harness.wire.data import WHOLE
+
 if TYPE_CHECKING:
     from harness.driver.balance import Policy
 
@@ -29,6 +31,13 @@ class Sample:
         "cost", "dispatched_ns", "first_ns", "handle", "index", "issued_ns", "member", "prefill_us", "queue_us",
         "scheduled_ns", "seq", "tries",
     )  # fmt: skip
+
+    # What only a sample with two stages has (stages.py); here they cost a sample nothing.
+    stage: int = WHOLE
+    handoff: bytes = b""
+    prefill_slot: int = -1
+    prefilled_ns: int = -1
+    transfer_us: int = -1
 
     def __init__(self, seq: int, handle: int, index: int, scheduled_ns: int, issued_ns: int, cost: int = 0) -> None:
         self.seq = seq
@@ -44,18 +53,25 @@ class Sample:
         self.queue_us = -1
         self.prefill_us = -1
 
+    def note_durations(self, queue_us: int, prefill_us: int) -> None:
+        """As the replica that answers with tokens tells them."""
+        self.queue_us, self.prefill_us = queue_us, prefill_us
+
 
 class Member:
     """One incarnation that has passed HELLO, PING and PONG on the data socket."""
 
-    __slots__ = ("accepting", "identity", "incarnation", "index", "inflight", "last_reply_ns", "nth", "slot", "tokens")
+    __slots__ = (
+        "accepting", "identity", "incarnation", "index", "inflight", "last_reply_ns", "nth", "role", "slot", "tokens",
+    )  # fmt: skip
 
-    def __init__(self, index: int, slot: str, incarnation: str, nth: int, identity: bytes) -> None:
+    def __init__(self, index: int, slot: str, incarnation: str, nth: int, identity: bytes, role: str = "both") -> None:
         self.index = index  # position in the roster
         self.slot = slot
         self.incarnation = incarnation
         self.nth = nth
         self.identity = identity
+        self.role = role
         self.inflight: dict[int, Sample] = {}
         self.tokens = 0
         self.accepting = False
@@ -75,6 +91,11 @@ class TriesExhausted(Exception):
 
 
 class Ledger:
+    """One stage: the whole of a sample where every replica does both, else its prefill or its decode (stages.py)."""
+
+    sample_type = Sample
+    _counts_tries = 1
+
     def __init__(self, policy: Policy, send: Callable[[Member, Sample], bool], *, max_tries: int, deadline_ns: int) -> None:
         """`send` returns False when the member cannot be reached; see take_unreachable."""
         self._policy = policy
@@ -88,6 +109,24 @@ class Ledger:
         self.stale = 0
         self.redispatched = 0
         self._unreachable: list[Member] = []
+
+    # --- where samples are -----------------------------------------------------------------------------
+
+    @property
+    def open(self) -> int:
+        return len(self.waiting) + len(self.inflight)
+
+    @property
+    def in_flight(self) -> int:
+        return len(self.inflight)
+
+    def left(self) -> list[Sample]:
+        """Everything that is not complete."""
+        return [*self.inflight.values(), *self.waiting]
+
+    def lacking(self) -> dict[str, int]:
+        """Roles of which no member takes work although samples wait for one, and how many wait; "" where roles are one."""
+        return {"": len(self.waiting)} if self.waiting and not self.accepting else {}
 
     # --- members ---------------------------------------------------------------------------------------
 
@@ -162,9 +201,9 @@ class Ledger:
             self._assign(member, waiting.popleft(), now_ns)
 
     def _assign(self, member: Member, sample: Sample, now_ns: int) -> bool:
-        sample.tries += 1
+        sample.tries += self._counts_tries
         if not self._send(member, sample):
-            sample.tries -= 1  # nothing left here: not a try
+            sample.tries -= self._counts_tries  # nothing left here: not a try
             self.waiting.appendleft(sample)
             self._accept(member, False)
             self._unreachable.append(member)
@@ -223,6 +262,12 @@ class Ledger:
             self._policy.gave_back(member, sample)
         self._return(sample, reason)
         self.pump(now_ns)
+
+    def failed(self, seq: int, attempt_try: int, identity: bytes, now_ns: int, reason: str) -> None:
+        """A replica says that it will not answer this try."""
+        sample = self.current(seq, attempt_try, identity, now_ns)
+        if sample is not None:
+            self.give_up_try(sample, now_ns, reason)
 
     def overdue(self, now_ns: int) -> list[tuple[Sample, Member]]:
         """Samples whose current try is past its deadline (they stay where they are; see give_up_try).

@@ -25,7 +25,9 @@ from harness.driver.config import DriverConfig
 from harness.driver.dispatcher import Dispatcher
 from harness.driver.explore import ExploreIssuer
 from harness.driver.ledger import Ledger
+from harness.driver.outbox import Outbox
 from harness.driver.sinks import NullSink
+from harness.driver.stages import Stages
 from harness.records.logs import LINE_FORMAT
 from harness.spec import RunSpec
 from harness.wire import attempt as up
@@ -37,6 +39,26 @@ log = logging.getLogger("paceline.driver")
 
 EXIT_OK, EXIT_FAILED = 0, 4
 _PR_SET_TIMERSLACK = 29
+_PAIR_NS = 60_000_000_000  # a first KV transfer sets up a connection, with some connectors over every rail of a node
+_TELL_PAIRS_EVERY_S = 2.0
+
+
+def make_ledger(spec: RunSpec, out: Outbox) -> Ledger | Stages:
+    fleet, max_tries, deadline_ns = spec.fleet, spec.load.max_tries, int(spec.load.sample_deadline_s * 1e9)
+    if not fleet.split:
+        policy = make_policy(fleet.balance, fleet.outstanding_cap)
+        return Ledger(policy, out.query, max_tries=max_tries, deadline_ns=deadline_ns)
+    return Stages(
+        out.stage,
+        out.cancel,
+        out.n_prompt,
+        prefill_policy=fleet.prefill_policy,
+        decode_policy=fleet.decode_policy,
+        cap=fleet.outstanding_cap,
+        max_tries=max_tries,
+        deadline_ns=deadline_ns,
+        pairs_deadline_ns=min(deadline_ns, _PAIR_NS),
+    )
 
 
 class Driver:
@@ -63,6 +85,7 @@ class Driver:
         thread.start()
         try:
             self._wait_for_pool(dispatcher)
+            self._warm_pairs(dispatcher)
             if dispatcher.failure is None:
                 self._load(dispatcher)
         except Exception as error:
@@ -86,18 +109,15 @@ class Driver:
         if config.advertise:
             endpoint = f"tcp://{config.advertise}:{endpoint.rpartition(':')[2]}"
         load = spec.load
-        policy = make_policy(spec.fleet.balance, spec.fleet.outstanding_cap)
         dispatcher = Dispatcher(
             epoch=config.epoch,
             dataset=self._dataset,
-            make_ledger=lambda send: Ledger(
-                policy, send, max_tries=load.max_tries, deadline_ns=int(load.sample_deadline_s * 1e9)
-            ),
+            make_ledger=lambda out: make_ledger(spec, out),
             router=router,
             pair=self._pair,
             zap=zap,
             n_slots=len(config.slots),
-            max_tokens=load.max_output_tokens,
+            max_tokens=load.output_limit,
             no_ready_grace_s=spec.fleet.no_ready_grace_s,
             on_command=self._on_command,
         )
@@ -132,6 +152,19 @@ class Driver:
                 if dispatcher.pool_size == 0:
                     dispatcher.fail(f"no replica opened its data connection within {self.config.wait_s:g} s")
                 return
+            time.sleep(0.005)
+
+    def _warm_pairs(self, dispatcher: Dispatcher) -> None:
+        """Where roles are split: nobody takes samples before. The dispatcher ends the attempt when a pair cannot do it."""
+        pairs = dispatcher.stages.pairs if dispatcher.stages is not None else None
+        if pairs is None:
+            return
+        pairs.wanted = True
+        tell_s = 0.0
+        while not pairs.settled and dispatcher.failure is None:
+            if pairs.total and time.monotonic() >= tell_s:
+                tell_s = time.monotonic() + _TELL_PAIRS_EVERY_S
+                dispatcher.tell(up.DriverPhase(f"warming pairs: {pairs.done} of {pairs.total}"))
             time.sleep(0.005)
 
     def _load(self, dispatcher: Dispatcher) -> None:

@@ -24,6 +24,7 @@ class RowBuffer:
         self, sample: Sample, member: Member | None, n_prompt: int, n_tokens: int, zero_ns: int, done_ns: int, decode_us: int
     ) -> None:
         first_ns = sample.first_ns
+        split = sample.stage  # 0 where prefill and decode are not split: the columns of a split cost those runs nothing
         row = (
             sample.seq,
             sample.index,
@@ -40,11 +41,15 @@ class RowBuffer:
             sample.queue_us,
             sample.prefill_us,
             decode_us,
+            sample.prefill_slot if split else -1,
+            sample.prefilled_ns - zero_ns if split and sample.prefilled_ns >= 0 else -1,
+            sample.transfer_us if split else -1,
         )
         try:
             self._rows[self._n] = row
         except OverflowError:  # a replica's durations are its own claim; they must not end an attempt
-            self._rows[self._n] = (*row[:-3], *(min(max(us, -1), _MAX_US) for us in row[-3:]))
+            queue_us, prefill_us, decode_us, transfer_us = (min(max(us, -1), _MAX_US) for us in (*row[12:15], row[17]))
+            self._rows[self._n] = (*row[:12], queue_us, prefill_us, decode_us, *row[15:17], transfer_us)
         self._n += 1
         if self._n == len(self._rows):
             self._full.append(self._rows.tobytes())

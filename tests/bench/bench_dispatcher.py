@@ -194,7 +194,7 @@ def dispatcher_turn(wire: Wire, dataset: Dataset) -> Cost:
     dispatcher = Dispatcher(
         epoch=EPOCH,
         dataset=dataset,
-        make_ledger=lambda send: Ledger(policy, send, max_tries=3, deadline_ns=300_000_000_000),
+        make_ledger=lambda out: Ledger(policy, out.query, max_tries=3, deadline_ns=300_000_000_000),
         router=wire.router,
         pair=drivers,
         zap=wire.zap,

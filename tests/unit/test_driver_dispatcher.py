@@ -2,187 +2,23 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
 
-import msgspec
 import numpy as np
 import pytest
 import zmq
+from driver_kit import EPOCH, PROMPTS, SLOTS, FakeReplica, Rig, closing_rigs, ids
 
-from harness.datasets import Dataset
-from harness.driver.balance import make_policy
-from harness.driver.dispatcher import Dispatcher
-from harness.driver.ledger import Ledger
-from harness.driver.sinks import Answer
 from harness.wire import attempt as up
-from harness.wire import data, sockets
-from harness.wire.attempt import SAMPLE_DTYPE
-from harness.wire.frames import encode
-from harness.wire.keys import ClientKeys, ServerKeys, ZapHandler, allow
-
-EPOCH = 7
-PROMPTS = [np.arange(10 * i, 10 * i + 3 + i, dtype=np.int32) for i in range(5)]
-SLOTS = ["node000/gpu0", "node000/gpu1", "node001/gpu0"]
-M = TypeVar("M")
-
-
-def ids(*tokens: int) -> bytes:
-    return np.array(tokens, "<i4").tobytes()
-
-
-class Kept:
-    """A sink that keeps what LoadGen would have been told, in order."""
-
-    def __init__(self) -> None:
-        self.told: list[tuple[str, int, bytes]] = []
-
-    def first(self, answers: list[Answer]) -> None:
-        self.told += [("first", handle, payload) for handle, payload in answers]
-
-    def complete(self, answers: list[Answer]) -> None:
-        self.told += [("complete", handle, payload) for handle, payload in answers]
-
-
-class FakeReplica:
-    """The replica's end of the data socket, by hand."""
-
-    def __init__(self, rig: Rig, slot: int, incarnation: str, keys: ClientKeys | None = None) -> None:
-        self.slot, self.incarnation = SLOTS[slot], incarnation
-        self.socket = sockets.client_dealer(rig.context, keys or rig.keys.client("worker"), rig.endpoint)
-        self.socket.linger = 0
-
-    def say(self, header: msgspec.Struct, payload: bytes | None = None) -> None:
-        self.socket.send_multipart([encode(header)] if payload is None else [encode(header), payload])
-
-    def hear(self, kind: type[M], within_s: float = 3.0) -> M:
-        message, self.payload = self._receive(within_s)
-        assert isinstance(message, kind), message
-        return message
-
-    def hears_nothing(self, for_s: float = 0.08) -> bool:
-        return not self.socket.poll(int(for_s * 1000))
-
-    def _receive(self, within_s: float) -> tuple[Any, bytes]:
-        assert self.socket.poll(int(within_s * 1000)), "nothing came"
-        frames = self.socket.recv_multipart()
-        return data.TO_REPLICA.decode(frames[0]), frames[1] if len(frames) > 1 else b""
-
-    def greet(self) -> None:
-        self.say(data.Hello(EPOCH, self.slot, self.incarnation))
-        self.hear(data.Ping)
-        self.say(data.Pong(EPOCH, self.slot, self.incarnation))
-
-    def first(self, query: data.Query, *tokens: int) -> None:
-        self.say(data.First(query.epoch, query.seq, query.attempt_try, 5, 6), ids(*tokens))
-
-    def complete(self, query: data.Query, *tokens: int) -> None:
-        self.say(data.Complete(query.epoch, query.seq, query.attempt_try, 15, 16, 17), ids(*tokens))
-
-
-class Rig:
-    def __init__(self, *, cap: int = 8, max_tries: int = 3, deadline_s: float = 60.0, grace_s: float = 60.0) -> None:
-        self.context = sockets.context()
-        self.keys = ServerKeys.fresh()
-        self.zap = ZapHandler(self.context, allow(self.keys, "worker"))
-        router, self.endpoint = sockets.server_router(self.context, self.keys, "tcp://127.0.0.1:0", domain="data")
-        self.head = self.context.socket(zmq.PAIR)
-        self.head.bind("inproc://head")
-        pair = self.context.socket(zmq.PAIR)
-        pair.connect("inproc://head")
-        self.commands: list[Any] = []
-        self.dispatcher = Dispatcher(
-            epoch=EPOCH,
-            dataset=Dataset.of("five", PROMPTS, [4, 4, 4, 4, 4]),
-            make_ledger=lambda send: Ledger(
-                make_policy("least_outstanding", cap), send, max_tries=max_tries, deadline_ns=int(deadline_s * 1e9)
-            ),
-            router=router,
-            pair=pair,
-            zap=self.zap,
-            n_slots=len(SLOTS),
-            max_tokens=64,
-            no_ready_grace_s=grace_s,
-            on_command=self.commands.append,
-        )
-        self.sink = self.dispatcher.sink = Kept()
-        self.heard: list[Any] = []
-        self.thread = threading.Thread(target=self.dispatcher.run, daemon=True)
-        self.thread.start()
-
-    def tell(self, message: msgspec.Struct) -> None:
-        self.head.send(encode(message))
-
-    def hear(self, kind: type[M], fits: Callable[[M], bool] = lambda message: True, within_s: float = 3.0) -> M:
-        """The next message of that kind that fits; everything that came is kept in `heard`."""
-        deadline = time.monotonic() + within_s
-        while time.monotonic() < deadline:
-            if self.head.poll(50):
-                self.heard.append(up.TO_SUPERVISOR.decode(self.head.recv()))
-                if isinstance(self.heard[-1], kind) and fits(self.heard[-1]):
-                    return self.heard[-1]
-        raise AssertionError(f"no such {kind.__name__} among {self.heard[-5:]}")
-
-    def join(self, slot: int, incarnation: str = "a", nth: int = 1) -> FakeReplica:
-        self.tell(up.Admit(SLOTS[slot], slot, incarnation, nth))
-        replica = FakeReplica(self, slot, incarnation)
-        deadline = time.monotonic() + 3
-        while True:  # as a replica does: its first HELLO may come before the head's word
-            replica.say(data.Hello(EPOCH, replica.slot, incarnation))
-            if replica.socket.poll(100):
-                break
-            assert time.monotonic() < deadline
-        replica.hear(data.Ping)
-        replica.say(data.Pong(EPOCH, replica.slot, incarnation))
-        self.hear(up.InPool, lambda joined: (joined.slot, joined.incarnation) == (replica.slot, incarnation))
-        return replica
-
-    def issue(self, *indices: int) -> None:
-        now = time.monotonic_ns()
-        self.dispatcher.issue([(900 + index, index, now - 1000, now) for index in indices])
-
-    def told(self, count: int) -> list[tuple[str, int, bytes]]:
-        deadline = time.monotonic() + 3
-        while len(self.sink.told) < count:
-            assert time.monotonic() < deadline, self.sink.told
-            time.sleep(0.002)
-        return self.sink.told
-
-    def end(self) -> tuple[np.ndarray, up.Batch]:
-        """All rows and the last batch."""
-        self.dispatcher.stop()
-        self.thread.join(5)
-        while self.head.poll(20):
-            self.heard.append(up.TO_SUPERVISOR.decode(self.head.recv()))
-        batches = [message for message in self.heard if isinstance(message, up.Batch)]
-        return np.frombuffer(b"".join(batch.rows for batch in batches), SAMPLE_DTYPE), batches[-1]
-
-    def failure(self) -> str:
-        self.thread.join(3)
-        assert not self.thread.is_alive(), "the attempt goes on"
-        assert self.dispatcher.failure is not None
-        return self.dispatcher.failure
-
-    def close(self) -> None:
-        self.dispatcher.stop()
-        self.thread.join(5)
-        assert not self.thread.is_alive()
-        self.context.destroy(linger=0)
+from harness.wire import data
+from harness.wire.keys import ClientKeys, ServerKeys
 
 
 @pytest.fixture
 def make_rig() -> Iterator[Callable[..., Rig]]:
-    rigs: list[Rig] = []
-
-    def make(**options: Any) -> Rig:
-        rigs.append(Rig(**options))
-        return rigs[-1]
-
-    yield make
-    for rig in rigs:
-        rig.close()
+    with closing_rigs() as make:
+        yield make
 
 
 @pytest.fixture
