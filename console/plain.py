@@ -12,11 +12,12 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Final
 
+from console.store import roles
 from console.store.fleet import FleetStore, LinkKind
 from console.store.tables import judged, window_s
 from console.widgets import fmt
 from harness.metrics.rates import RATE_WINDOW_S
-from harness.wire.control import FleetSnapshot, JournalEntry, SlaView
+from harness.wire.control import FleetSnapshot, JournalEntry, RoleView, SlaView
 
 #: The same thing of more replicas than this in one moment is told with a number.
 ONE_BY_ONE: Final = 3
@@ -135,8 +136,21 @@ def status(store: FleetStore) -> str:
         ]
     if not math.isnan(store.progress().eta_s):
         parts.append(f"about {fmt.clock(store.progress().eta_s)} left")
+    parts += [role(view) for view in roles.views(store)]
     parts.append(replicas(store))
     return "; ".join(parts) + "."
+
+
+def role(view: RoleView) -> str:
+    """`prefill: 5 of 5 ready, 23 samples at them, 4 waiting, 12,104 tokens a second in`"""
+    text = f"{view.role}: {view.ready} of {view.replicas} ready, {_count(view.outstanding, 'sample')} at them"
+    if view.waiting != roles.UNTOLD:
+        text += f", {fmt.count(view.waiting)} waiting"
+    if not math.isnan(view.tokens_per_s):
+        text += f", {fmt.count(view.tokens_per_s)} tokens a second {'in' if view.role == 'prefill' else 'out'}"
+    if not math.isnan(view.transfer_p50_ms):
+        text += f", half of the KV transfers took at most {fmt.millis(view.transfer_p50_ms)}"
+    return text
 
 
 def replicas(store: FleetStore) -> str:

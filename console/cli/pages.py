@@ -148,6 +148,9 @@ def live_page(page: Page, tables: Tables) -> None:
     for load in tables["load"]:
         page.title(f"Load, last {load['rate_window_s']:.0f} s")
         _load_lines(page, load)
+    if tables.get("roles"):
+        page.title(f"Roles, last {tables['roles'][0]['rate_window_s']:.0f} s")
+        page.table(ROLE_COLUMNS, tables["roles"])
     page.title("Replicas")
     page.line(f"{run['replicas']:,d} in all", *(f"{row['replicas']:,d} {row['state']}" for row in tables["states"]))
     missing = run.get("missing") or []
@@ -199,6 +202,17 @@ def _projected(row: Row) -> str:
     return f"{fmt.millis(_number(row, 'projected_p99_ms'))} [{fmt.millis(low)} to {fmt.millis(high)}]"
 
 
+ROLE_COLUMNS: Final = (
+    Column("ROLE", _text("role"), right=False),
+    Column("READY", _as("ready", fmt.count)),
+    Column("OF", _as("replicas", fmt.count)),
+    Column("AT THEM", _as("in_flight", fmt.count)),
+    Column("WAITING", _as("waiting", fmt.count)),
+    Column("SAMPLES/S", _as("samples_per_s", fmt.rate), keep=6),
+    Column("TOK/S", _as("tokens_per_s", fmt.count)),
+    Column("KV p50", _as("kv_transfer_p50_ms", fmt.millis), keep=5),
+    Column("KV p99", _as("kv_transfer_p99_ms", fmt.millis), keep=4),
+)
 SLA_COLUMNS: Final = (
     Column("p99", _text("metric"), right=False),
     Column("LIMIT", _as("limit_ms", fmt.millis)),

@@ -55,7 +55,7 @@ def _without_head(folder: RunFolder, run: RunFile, as_json: bool) -> None:
 
 
 def _live(folder: RunFolder, as_json: bool) -> None:
-    from console.cli.progress import eta_s, progress_line
+    from console.cli.progress import eta_s, progress_line, role_line
     from harness.wire.client import HeadClient, HeadUnreachable, Telemetry
     from harness.wire.control import FleetSnapshot
 
@@ -80,6 +80,8 @@ def _live(folder: RunFolder, as_json: bool) -> None:
     synthetic = "  SYNTHETIC" if fleet.synthetic else ""
     say(f"{folder.name}{synthetic}  started {when(state.started_unix)}  controller {state.controller or 'nobody'}")
     say(f"  {progress_line(fleet, shutil.get_terminal_size().columns - 2 if sys.stdout.isatty() else None)}")
+    for view in fleet.roles:
+        say(f"  {role_line(view)}")
     for entry in state.journal:
         say(f"  {when(entry.unix)}  {in_words(entry)}")
 
@@ -94,6 +96,7 @@ def _facts(folder: RunFolder, fleet: Any, controller: str) -> dict[str, Any]:
         "fleet_slow", "acts", "policy", "synthetic",
     )  # fmt: skip
     facts = {name: getattr(fleet, name) for name in same}
+    facts |= {"roles": msgspec.to_builtins(fleet.roles)} if fleet.roles else {}
     watched = {"ttft": msgspec.to_builtins(fleet.ttft), "tpot": msgspec.to_builtins(fleet.tpot)}
     whole = {"run": folder.name, "live": True, **facts, **watched, "controller": controller, "record": str(folder.path)}
     return clean(whole)  # type: ignore[no-any-return]

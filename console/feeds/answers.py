@@ -43,6 +43,11 @@ def sla_detail(fleet: ScriptedFleet, question: inquiry.GetSla, ttft_limit_ms: fl
         "schedule lag": (0.0002, 0.0003), "head queue": (0.05, 0.11), "replica queue": (0.42, 0.63),
         "prefill": (0.49, 0.22), "other": (0.0398, 0.0397),
     }  # fmt: skip
+    if fleet.spec.fleet.split:
+        shares = {
+            "schedule lag": (0.0002, 0.0003), "head queue": (0.03, 0.06), "prefill queue": (0.21, 0.38),
+            "prefill": (0.49, 0.22), "decode wait": (0.21, 0.27), "KV transfer": (0.02, 0.03), "other": (0.0398, 0.0397),
+        }  # fmt: skip
     parts = [
         inquiry.PartTimes(name, mean_ms * mean, mean_ms * mean * 0.83, mean_ms * mean * 3.1, p99_ms * 1.25 * tail)
         for name, (mean, tail) in shares.items()

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from harness.records.layout import RunFolder
 from harness.records.runfile import AttemptRecord
-from harness.spec import RunSpec
+from harness.spec import RunSpec, place_of
 from harness.wire.control import AttemptInfo, JournalEntry, SlotInfo
 from harness.wire.states import REPLICA_CODE
 
@@ -203,7 +203,7 @@ class Chronicle:
     def _slot_info(self, slot: str, entry: JournalEntry | None) -> SlotInfo:
         node, _, gpu = slot.partition("/gpu")
         info = SlotInfo(
-            slot, node, int(gpu), self._spec.fleet.role_of(int(gpu)), engine=self._spec.fleet.engine,
+            slot, node, int(gpu), self._spec.fleet.role_at(*place_of(slot)), engine=self._spec.fleet.engine,
             synthetic=self._synthetic, log=str(self._folder.log_of_slot(slot)),
         )  # fmt: skip
         if entry is not None:

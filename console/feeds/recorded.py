@@ -151,7 +151,7 @@ class RecordedRun:
         window_s = self.spec.metrics.window_s
         without = self._positions(question.without)
         ttft, tpot = (_detail(one, tick, window_s, without) for one in (tape.ttft, tape.tpot))
-        parts = TtftParts(window_s)
+        parts = TtftParts(window_s, split=self.spec.fleet.split)
         try:
             parts.add(rows_between(self._record, attempt.number, tick - window_s * PER_S, tick), tick / PER_S)
         except (RecordError, OSError, ValueError):

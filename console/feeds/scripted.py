@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from console.feeds import answers
 from console.store.fleet import FleetStore
-from harness.spec import FleetSpec, LimitsSpec, LoadSpec, RunSpec, slot_name
+from harness.spec import FleetSpec, LimitsSpec, LoadSpec, RunSpec, place_of, slot_name
 from harness.wire import control
 from harness.wire.inquiry import Answer, GetReplica, GetSla, Question
 from harness.wire.states import REPLICA_CODE
@@ -39,7 +39,9 @@ class ScriptedFleet:
         kind: str = "performance",
         phase: str = "MEASURING",
         at_s: float = 462.0,
+        roles: str = "",
     ) -> None:
+        """`roles`: as in `fleet.roles`, like "5P4D"; empty: every replica does both."""
         self.t_s = at_s
         self.phase = phase
         self.role = "operator"
@@ -54,11 +56,12 @@ class ScriptedFleet:
             name="gptoss-120b",
             load=LoadSpec(kind=kind, target_qps=4000.0, duration_s=1200.0, min_queries=None),
             limits=LimitsSpec(ttft_p99_ms=TTFT_LIMIT_MS, tpot_p99_ms=TPOT_LIMIT_MS),
-            fleet=FleetSpec(nodes=nodes, replicas_per_node=gpus),
+            fleet=FleetSpec(nodes=nodes, replicas_per_node=gpus, **({"roles": roles} if roles else {})),
         )
         self.target_qps = 7.8125 * nodes * gpus
         self.names = [slot_name(node, gpu) for node in range(nodes) for gpu in range(gpus)]
         count = len(self.names)
+        self._prefill = np.array([self.spec.fleet.role_at(*place_of(name)) == "prefill" for name in self.names])
         self._rng = np.random.default_rng(seed)
         self._skill: NDArray[np.float64] = self._rng.normal(1.0, 0.012, count)
         self.state: NDArray[np.uint8] = np.full(count, REPLICA_CODE["READY"], dtype=np.uint8)
@@ -164,8 +167,11 @@ class ScriptedFleet:
         node, gpu = divmod(position, self.spec.fleet.replicas_per_node)
         odd = self.names[position] == "node006/gpu6"  # started with other arguments than the rest
         facts = {"kernel": "triton", "arg.max_num_seqs": "384" if odd else "512", "arg.kv_cache_dtype": "fp8"}
+        if self.spec.fleet.split:
+            facts |= {"arg.kv_transfer_ms": "2", "arg.kv_transfer_us_per_token": "0.74"}
         return control.SlotInfo(
-            self.names[position], f"node{node:03d}", gpu, "both", self.incarnation[position], 1, worker=f"worker-{node}",
+            self.names[position], f"node{node:03d}", gpu, self.spec.fleet.role_at(node, gpu), self.incarnation[position], 1,
+            worker=f"worker-{node}",
             host=f"sample-host-{node:02d}", pid=4000 + position, engine="synthetic", synthetic=True,
             args_hash="b07e5a13" if odd else "9f2c41d0",
             versions={"python": "3.11.7", "pyzmq": "27.3.0"}, log=f"/sample/{SAMPLE_RUN}/logs/node{node:03d}.log",
@@ -205,6 +211,10 @@ class ScriptedFleet:
         waiting = np.where(serving & measuring, rng.poisson(np.maximum(1, 9 * np.nan_to_num(ratio, nan=1.0) ** 12)), 0)
         running = np.where(serving & measuring, 104 + rng.integers(-5, 6, count), 0)
         missing = [f"{self.names[p]}: {_WHY[int(self.state[p])]}" for p in np.flatnonzero(self.state < 3)]
+        prefill = self._prefill
+        if prefill.any():
+            running, waiting = np.where(prefill, running // 16, running), np.where(prefill, waiting // 4, waiting)
+            speed = np.where(prefill, 0.0, speed)
         states, numbers = np.unique(self.state, return_counts=True)
         names = list(REPLICA_CODE)
         return control.FleetSnapshot(
@@ -232,7 +242,21 @@ class ScriptedFleet:
             batch=_f4(running * load), ratio=_f4(ratio), z=_f4((ratio - 1) / 0.0375 + rng.normal(0, 0.3, count)),
             ttft_p99_ms=_f4(ttft), tpot_p99_ms=_f4(36.5 * ratio), oldest_s=_f4(9.1 * ratio + rng.random(count)),
             beat_age_s=_f4(rng.random(count) * 1.5), state_age_s=_f4(t_s + 95 - self.state_since_s),
+            roles=self._roles(prefill, running + waiting) if prefill.any() else [],
         )  # fmt: skip
+
+    def _roles(self, prefill: NDArray[np.bool_], held: NDArray[Any]) -> list[control.RoleView]:
+        views, load = [], self.phase in ("MEASURING", "DRAINING")
+        for role, mine, tokens, waiting in (("prefill", prefill, 1000.0, 41), ("decode", ~prefill, 1344.0, 212)):
+            rate = self.target_qps * 0.997 * load
+            p50, p99 = (2.71, 9.3) if role == "decode" and load else (math.nan, math.nan)
+            ready = int(np.count_nonzero(self.state[mine] == REPLICA_CODE["READY"]))
+            views.append(
+                control.RoleView(
+                    role, int(mine.sum()), ready, int(held[mine].sum()), waiting * load, rate, rate * tokens, p50, p99
+                )
+            )
+        return views
 
 
 _WHY = {0: "pod pending: 0/64 nodes fit", 1: "loading weights", 2: "warming, round 3 of 30"}

@@ -256,7 +256,7 @@ def rows_between(record: Record, attempt: int, first_tick: float, last_tick: flo
     import polars as pl
 
     between = (pl.col("done_ns") > int(first_tick * TICK_NS)) & (pl.col("done_ns") <= int(last_tick * TICK_NS))
-    names = [name for name in SAMPLE_DTYPE.names or () if name != "slot"]
+    names = [name for name in SAMPLE_DTYPE.names or () if name not in ("slot", "prefill_slot")]
     frame = record.collect(lambda rows: rows.filter(between).select(names), attempt)
     found = np.zeros(frame.height, dtype=SAMPLE_DTYPE)
     for name in names:

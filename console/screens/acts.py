@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from console.store import tables
+from console.store import roles, tables
 from console.store.causes import reason_of
 from console.store.fleet import READY_CODE, SLOW_CODE, FleetStore
 from console.widgets import fmt
@@ -96,6 +96,8 @@ def facts_for(store: FleetStore, act: str, targets: Sequence[Target], prediction
         facts.append(("effect", _effect(store, at)))
         facts.append(_latency(store, prediction, len(targets)))
         facts.append(("quorum", quorum(store, at)[0]))
+        if store.split:
+            facts.append(("role", roles.left_of_roles(store, at)[0]))
         if act == "evict":
             facts.append(("limit", eviction_limit(store, len(targets))[0]))
     elif act == "waive":
@@ -121,7 +123,8 @@ def guard(store: FleetStore, act: str, targets: Sequence[Target]) -> str:
     if act not in _REMOVES:
         return ""
     at = [store.index[target.slot] for target in targets if target.slot in store.index]
-    objections = [quorum(store, at)[1], eviction_limit(store, len(targets))[1] if act == "evict" else ""]
+    objections = [quorum(store, at)[1], roles.left_of_roles(store, at)[1] if store.split else ""]
+    objections += [eviction_limit(store, len(targets))[1] if act == "evict" else ""]
     return " and ".join(objection for objection in objections if objection)
 
 
@@ -152,7 +155,11 @@ def eviction_limit(store: FleetStore, wanted: int) -> tuple[str, str]:
     return f"{text}: {refuses}", "the eviction limit"
 
 
-def _serving(store: FleetStore) -> int:
+def _serving(store: FleetStore, like: Sequence[int] = ()) -> int:
+    """All of them; or, where prefill and decode are split, those of the one role that `like` are of."""
+    of = {store.slots[position].role for position in like}
+    if store.split and len(of) == 1:
+        return roles.ready_of(store, of.pop())
     return int(((store.state == READY_CODE) | (store.state == SLOW_CODE)).sum())
 
 
@@ -204,7 +211,7 @@ def _in_flight(store: FleetStore, act: str, at: Sequence[int]) -> str:
 
 
 def _effect(store: FleetStore, at: Sequence[int]) -> str:
-    serving, leaves = _serving(store), sum(store.state_name(position) in SERVING for position in at)
+    serving, leaves = _serving(store, at), sum(store.state_name(position) in SERVING for position in at)
     after = serving - leaves
     if not leaves:
         return "serves nothing now: the others keep their share"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import uuid
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import ClassVar, Final
 
 from textual.app import ComposeResult
@@ -32,6 +32,7 @@ from console.widgets.header import HeaderLine
 from console.widgets.logview import LogPane
 from console.widgets.paint import GLYPHS, Painted
 from console.widgets.replica import PATH, DifferencesPane, Fact, FactsPane, InFlightPane, SlotEvents
+from harness.wire.control import SlotInfo
 from harness.wire.inquiry import GetReplica, ReplicaDetail
 
 ASK_EVERY_S: Final = 1.0
@@ -62,9 +63,9 @@ class ReplicaScreen(PaintedScreen):
                     yield DifferencesPane(self._differences, id="differences")
                     yield InFlightPane(self._in_flight, self._ttft_limit_ms, id="in-flight")
                 with Vertical(id="replica-right"):
-                    yield BandChart(lambda: "tok/s", lambda: self._band("tokens_s"), fmt.big, id="tokens-chart")
-                    yield BandChart(lambda: "step time", lambda: self._band("step_ms"), _short_ms, id="step-chart")
-                    yield BandChart(lambda: "waiting", lambda: self._band("waiting"), fmt.big, id="waiting-chart")
+                    yield self._chart("tok/s", "tokens_s", fmt.big, "tokens-chart")
+                    yield self._chart("step time", "step_ms", _short_ms, "step-chart")
+                    yield self._chart("waiting", "waiting", fmt.big, "waiting-chart")
             yield SlotEvents(store, slot, id="slot-events")
             yield LogPane(self.tail, self._why_no_log, self._log_name, id="replica-log")
             yield FactsPane("What it is", self._own_facts, id="own-facts")
@@ -151,6 +152,8 @@ class ReplicaScreen(PaintedScreen):
             ("batch", f"{fmt.big(value('batch'))}, KV cache {fmt.percent(value('kv_use'))}", ""),
             ("heartbeat", f"{beat}, {fmt.plural(int(store.ints('restarts')[at]), 'restart')}", ""),
         ]
+        if store.split:
+            facts.insert(1, ("role", role_fact(info), ""))
         return [*facts[:1], ("likely cause", cause, ""), *facts[1:]] if cause else facts
 
     def _held(self, at: int) -> str:
@@ -192,9 +195,19 @@ class ReplicaScreen(PaintedScreen):
             self._compared = (key, (differences(store.slots, at), compared(store.slots, at)))
         return self._compared[1]
 
+    def _chart(self, title: str, column: str, label: Callable[[float], str], id: str) -> BandChart:
+        return BandChart(lambda: title, lambda: self._band(column), label, fellows=self._fellows, id=id)
+
+    def _fellows(self) -> str:
+        at = self._store.index.get(self.slot)
+        return self._store.slots[at].role if self._store.split and at is not None else "fleet"
+
     def _band(self, column: str) -> Band | None:
         at = self._store.index.get(self.slot)
-        return None if at is None else band_of(self._store.histories[column], at)
+        if at is None:
+            return None
+        role = self._store.slots[at].role
+        return band_of(self._store.histories[column], at, self._store.role_mask(role) if self._store.split else None)
 
     def paint(self, due: Due) -> int:
         self.set_class(not self._store.link().trusted, "-stale")
@@ -248,3 +261,11 @@ def _short_ms(value_ms: float) -> str:
     if value_ms == 0:
         return "0"
     return f"{value_ms / 1000:.1f}s" if value_ms >= 1000 else f"{value_ms:.0f}ms" if value_ms >= 10 else f"{value_ms:.1f}ms"
+
+
+def role_fact(info: SlotInfo) -> str:
+    """`decode: kv_transfer_ms 2, kv_transfer_us_per_token 0.74`: how KV caches come to it, or go from it."""
+    transfer = [
+        f"{key.removeprefix('arg.')} {told(value)}" for key, value in info.facts.items() if key.startswith("arg.kv_transfer")
+    ]
+    return f"{info.role}: {', '.join(transfer)}" if transfer else info.role

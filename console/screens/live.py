@@ -12,7 +12,7 @@ from console.config import shown_key
 from console.screens.base import PaintedScreen, Tables
 from console.screens.replaying import ReplayKeys
 from console.screens.row_keys import RowKeys
-from console.store import tables
+from console.store import roles, tables
 from console.store.fleet import FleetStore
 from console.store.merge import recycled
 from console.store.view import TableView
@@ -26,6 +26,7 @@ from console.widgets.footer import HasConfig, KeyFooter
 from console.widgets.header import HeaderLine, PhaseStrip
 from console.widgets.heatmap import HeatMap
 from console.widgets.paint import Painted
+from console.widgets.roles import RolesPane
 from console.widgets.sla import LoadPane, SlaPane, StragglerPane
 from console.widgets.table import ReplicaTable
 from console.widgets.verdict import VerdictBanner
@@ -54,6 +55,7 @@ class LiveScreen(RowKeys, ReplayKeys, PaintedScreen):
         with Horizontal(id="sla-tier"):
             yield SlaPane(store, id="sla")
             yield LoadPane(store, id="load")
+        yield RolesPane(store, id="roles")
         with Horizontal(id="fleet-tier"):
             yield HeatMap(store, self._view, id="heat")
             yield StragglerPane(store, id="stragglers")
@@ -111,12 +113,14 @@ class LiveScreen(RowKeys, ReplayKeys, PaintedScreen):
         """Classes that say what the screen is about now; only touched when something of it changed."""
         link, (width, height), narrow = self._store.link(), self.size, self.size.width < 100
         verdict = self.query_one("#verdict", VerdictBanner).wanted
-        key = (self._store.at_barrier, verdict, self._store.ended, not link.trusted, width, height, len(self._store.slots))
+        split = bool(roles.views(self._store))
+        key = (self._store.at_barrier, verdict, self._store.ended, not link.trusted, width, height, len(self._store.slots), split)
         if key == self._layout_key:
             return
         self._layout_key = key
         self.set_class(self._store.at_barrier, "-barrier")
         self.set_class(verdict, "-verdict")
+        self.set_class(split, "-split")
         self.set_class(self._store.ended, "-ended")
         self.set_class(not link.trusted, "-stale")
         self.heat.compact = self.table.narrow = narrow

@@ -103,6 +103,7 @@ class SlaScreen(ReplayKeys, PaintedScreen):
 
     def paint(self, due: Due) -> int:
         self.set_class(not self._store.link().trusted or self._old, "-stale")
+        self.set_class(self._store.split, "-split")  # TTFT has two parts more then
         # Two panes move with every snapshot; the others with answers and keys, and those are two seconds apart.
         key = (self.choice.heard_s, self.choice.missing, self.choice.span, self.choice.metric, self.choice.by_node)
         fresh = key != self._painted or due == EVERYTHING

@@ -3,7 +3,7 @@
     slow            part of a slot or of a state's name          node033 · node33 · n33    that node and no other
     g3 · gpu3       that GPU on every node                       n33/g3                    that slot
     z>3  ratio>=1.1  ttft>2.5s  kv>90%  oldest>10s  age<5m       role=decode  host~rack7  waived=yes
-    a b             both                a|b  either              !a  not
+    a b             both                a|b  either              !a  not                     role:decode is role=decode too
 
 Words are ANDed; `|` binds closer than the space, `!` closer than `|`. A value that is not known fulfils no comparison (so
 `!z>3` shows it, `z<=3` does not). A column alone is no filter, and said so: `ttft` would otherwise hide everything.
@@ -77,6 +77,9 @@ def _maybe_not(part: Part) -> Mask:
 
 def _atom(word: str) -> Mask:
     found = COMPARISON.fullmatch(word)
+    text, colon, value = word.partition(":")
+    if found is None and colon and (text.lower() == "state" or _column(text.lower()) in TEXTS):
+        return _comparison(word, text, "=", value)
     if found is not None:
         return _comparison(word, *found.groups())
     low = word.lower()

@@ -93,6 +93,7 @@ class FleetStore:
         self.snapshot: control.FleetSnapshot | None = None
         self.columns: dict[str, NDArray[np.generic]] = {}
         self.state: NDArray[np.uint8] = np.zeros(0, dtype=np.uint8)
+        self._roles: NDArray[np.str_] = np.zeros(0, dtype=np.str_)
         self.slow_age_s: dict[int, float] = {}  # by position, of those that are called slow
         self.node_of: NDArray[np.int32] = np.zeros(0, dtype=np.int32)
         self.gpu_of: NDArray[np.int32] = np.zeros(0, dtype=np.int32)
@@ -158,6 +159,7 @@ class FleetStore:
         self.histories = {name: History(len(slots)) for name in HISTORY_COLUMNS}
         self.state = np.array([REPLICA_CODE.get(info.state, 0) for info in slots], dtype=np.uint8)
         self.columns = {}
+        self._roles = np.array([info.role for info in slots])
 
     def _apply_snapshot(self, snap: control.FleetSnapshot) -> None:
         if snap.head_epoch != self.head_epoch or snap.roster_version > self.roster_version:
@@ -171,6 +173,8 @@ class FleetStore:
             self.columns[name] = np.frombuffer(getattr(snap, name), dtype="<i4")
         for name in control.FLOAT_COLUMNS:
             self.columns[name] = np.frombuffer(getattr(snap, name), dtype="<f4")
+        if self.split:  # a prefill replica gives no tokens: its 0 is no throughput, and no part of the fleet's median
+            self.columns["tokens_s"] = np.where(self.role_mask("prefill"), np.float32(np.nan), self.columns["tokens_s"])
         shown = np.frombuffer(snap.state_code, dtype=np.uint8).copy()
         self.slow_age_s = {}
         for number, slot in enumerate(snap.slow):
@@ -268,6 +272,17 @@ class FleetStore:
         if age_s > LOST_AFTER_S:
             return Link("lost", age_s, self.link_note)
         return Link("stale" if age_s > STALE_AFTER_S else "live", age_s, self.link_note)
+
+    @property
+    def split(self) -> bool:
+        """Prefill and decode are done by different replicas."""
+        return self.spec is not None and self.spec.fleet.split
+
+    def role_mask(self, role: str) -> NDArray[np.bool_]:
+        """Who is of that role, in roster order."""
+        if len(self._roles) != len(self.slots):
+            self._roles = np.array([info.role for info in self.slots])
+        return np.asarray(self._roles == role, dtype=np.bool_)
 
     @property
     def ended(self) -> bool:

@@ -59,7 +59,7 @@ def probes(spec: RunSpec) -> list[Probe]:
         Probe("open files", lambda: open_files(spec)),
         Probe("ports", lambda: ports(spec)),
         Probe("keys", keys, of_machine=True),
-        Probe("engine", lambda: doctor.engine(spec.fleet.engine)),
+        Probe("engine", lambda: doctor.engine(spec.fleet.engine, spec.fleet.python)),
         Probe("dataset", lambda: dataset(spec)),
         Probe("runs folder", lambda: runs_folder(spec)),
         *(Probe("metrics", lambda url=url: source(url)) for url in metric_sources(spec)),  # type: ignore[misc]

@@ -20,7 +20,7 @@ from harness.records.errors import RecordError
 from harness.records.journal import read_journal
 from harness.records.layout import RunFolder
 from harness.records.runfile import AttemptRecord, RunFile, read_run
-from harness.spec import RunSpec
+from harness.spec import RunSpec, place_of
 from harness.wire.control import FleetSeries, JournalEntry, RunState, SlotInfo
 from harness.wire.states import RUN_ENDED
 
@@ -78,7 +78,7 @@ def _state(folder: RunFolder, run: RunFile) -> RunState:
         why = f"the head ended in phase {run.phase} without ending the run; its log is {folder.log('head')}"
         attempts[-1] = msgspec.structs.replace(attempts[-1], state="ENDED", verdict="CRASHED", reasons=[why])
     places = ((slot, *_place(slot)) for slot in spec.slots())
-    slots = [SlotInfo(slot, node, gpu, role=spec.fleet.role_of(gpu)) for slot, node, gpu in places]
+    slots = [SlotInfo(slot, node, gpu, role=spec.fleet.role_at(*place_of(slot))) for slot, node, gpu in places]
     return RunState(
         request_id="", run=folder.name, spec=json.dumps(run.spec).encode(), head_epoch=0, phase=run.phase, roster_version=-1,
         slots=slots, attempts=list(attempts), journal=_journal(folder), series=FleetSeries(), role="", controller="",

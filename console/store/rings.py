@@ -86,6 +86,11 @@ def _band(values: NDArray[np.float32]) -> NDArray[np.float32]:
     return np.asarray(np.partition(known, ranks)[ranks])
 
 
+def band_over(values: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Rows p10, median, p90 of some replicas' rows, second by second: for a part of the fleet, worked out when it is shown."""
+    return np.stack([_band(second) for second in values.T], axis=1)
+
+
 class Series:
     """The fleet's series at 1 Hz: seeded from what the head remembers, then grown from snapshots."""
 

@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from console.store import roles
 from console.store.causes import likely_cause
 from console.store.columns import NUMBERS
 from console.store.fleet import READY_CODE, SHOWN_STATES, SLOW_CODE, STOPPED_CODE, FleetStore
 from console.store.nodes import NodeRows
 from console.store.rings import SERIES_FIELDS
 from harness.metrics.rates import RATE_WINDOW_S
-from harness.wire.control import AttemptInfo, FleetSnapshot, JournalEntry, SlaView
+from harness.wire.control import AttemptInfo, FleetSnapshot, JournalEntry, RoleView, SlaView
 from harness.wire.inquiry import LatencyDetail, LogLine, ReplicaDetail, SlaDetail
 
 if TYPE_CHECKING:
@@ -91,7 +92,18 @@ def live(store: FleetStore) -> Tables:
         "attempts": [_attempt(attempt) for _, attempt in sorted(store.attempts.items())],
         "series": _series(store),
     }
+    if views := roles.views(store):
+        tables["roles"] = [_role(view) for view in views]
     return tables
+
+
+def _role(view: RoleView) -> Row:
+    return {
+        "role": view.role, "replicas": view.replicas, "ready": view.ready, "in_flight": view.outstanding,
+        "waiting": None if view.waiting == roles.UNTOLD else view.waiting, "rate_window_s": RATE_WINDOW_S,
+        "samples_per_s": known(view.samples_per_s), "tokens_per_s": known(view.tokens_per_s),
+        "kv_transfer_p50_ms": known(view.transfer_p50_ms), "kv_transfer_p99_ms": known(view.transfer_p99_ms),
+    }  # fmt: skip
 
 
 def _run(store: FleetStore) -> Row:

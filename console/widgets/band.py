@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from textual.strip import Strip
 
-from console.store.rings import History
+from console.store.rings import History, band_over
 from console.widgets.chart import BrailleChart, Line, Picture
 from console.widgets.paint import Run, strip_of
 
@@ -32,10 +32,10 @@ class Band:
     high: NDArray[np.float64]
 
 
-def band_of(history: History, position: int) -> Band:
-    """Of a replica and its fleet; seconds before anything was heard are left away."""
+def band_of(history: History, position: int, fellows: NDArray[np.bool_] | None = None) -> Band:
+    """Of a replica and its fleet, or of those `fellows` alone; seconds before anything was heard are left away."""
     own = history.values[position].astype(np.float64)
-    low, median, high = history.band.astype(np.float64)
+    low, median, high = (history.band if fellows is None else band_over(history.values[fellows])).astype(np.float64)
     known = np.flatnonzero(~np.isnan(own) | ~np.isnan(median))
     first = min(int(known[0]) if len(known) else 0, max(0, len(own) - FEWEST_S))
     return Band(history.unix[first:], own[first:], low[first:], median[first:], high[first:])
@@ -43,14 +43,22 @@ def band_of(history: History, position: int) -> Band:
 
 class BandChart(BrailleChart):
     def __init__(
-        self, title: Callable[[], str], band: Callable[[], Band | None], label: Callable[[float], str], *, id: str | None = None
+        self,
+        title: Callable[[], str],
+        band: Callable[[], Band | None],
+        label: Callable[[float], str],
+        *,
+        fellows: Callable[[], str] = lambda: "fleet",
+        id: str | None = None,
     ) -> None:
+        """`fellows`: whose band it is, in a word."""
         super().__init__(title, lambda: Picture(np.zeros(0), []), label, id=id)
-        self._band = band
+        self._band, self._fellows = band, fellows
 
     def draw(self, width: int, height: int) -> list[Strip]:
         ink, band = self.inks, self._band()
-        self.entitle(f"{self._title()} · [$chart-offered]this replica[/]  [$ink-muted]{SHADE} fleet p10-p90  ⠒ median[/]")
+        whose = f"[$chart-offered]this replica[/]  [$ink-muted]{SHADE} {self._fellows()} p10-p90  ⠒ median[/]"
+        self.entitle(f"{self._title()} · {whose}")
         rows, columns = height - 1, width - _LABEL
         nothing = band is None or (np.isnan(band.own).all() and np.isnan(band.median).all())
         if band is None or nothing or rows < 1 or columns < 8:

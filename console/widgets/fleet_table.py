@@ -64,7 +64,9 @@ _MORE: Final = (
     Column("step", "STEP", 9, write=fmt.millis), Column("batch", "BATCH", 7, write=fmt.big),
 )  # fmt: skip
 _REASON: Final = Column("reason", "   REASON", 10, False)
+_ROLE: Final = Column("role", "ROLE", 8, False)
 _REPLICA: Final = (_SLOT, _STATE, *_FIGURES)
+_REPLICA_SPLIT: Final = (_SLOT, _ROLE, _STATE, *_FIGURES)
 _REPLICA_WIDE: Final = (_SLOT, _STATE, *_MORE, *_FIGURES, _REASON)
 _REPLICA_DROPS: Final = ("run", "tpot", "oldest", "ratio", "inflight", "kv", "wait", "dmed", "age", "z")
 
@@ -141,7 +143,8 @@ class FleetTable(RowsTable):
         room = width - _EDGE - _RIM
         if not self.wide:
             drops = _NODE_DROPS if self.by_node else _REPLICA_DROPS
-            self._columns = chosen_columns(self._measured(_NODE if self.by_node else _REPLICA), drops, room)
+            replica = _REPLICA_SPLIT if self._store.split else _REPLICA
+            self._columns = chosen_columns(self._measured(_NODE if self.by_node else replica), drops, room)
             return
         columns = self._measured(_NODE_WIDE if self.by_node else _REPLICA_WIDE)
         self._all = len(columns)

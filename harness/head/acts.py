@@ -11,6 +11,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from harness.head import roles
 from harness.head.drains import Drains, Then
 from harness.head.journal import Journal
 from harness.head.ramp import LONGEST_S
@@ -245,6 +246,9 @@ class Acts:
             raise Refused(f"{replica.slot} is being drained already ({then}, by {pending.who})")
         if then == "stay" and replica.state not in states.HOLDS_SAMPLES and replica.state != states.DRAINED:
             raise Refused(f"{replica.slot} is {replica.state}: it holds no samples to drain; recycle or evict it")
+        last = roles.last_of_role(self._roster, replica)
+        if last and not force:
+            raise Refused(f"{last}; force to do it anyway")
         barrier = self._spec.fleet.barrier
         floor = barrier.min_ready or max(1, math.ceil(len(self._roster.replicas) / 2))
         left = self._roster.ready - (replica.state == states.READY)
@@ -277,7 +281,11 @@ class Acts:
         replica.waived = True
         self._roster.touch(replica)
         self._note(command, replica.slot)
-        return f"{replica.slot}: waived, the barrier no longer waits for it"
+        answer = f"{replica.slot}: waived, the barrier no longer waits for it"
+        fellows = [other for other in self._roster.replicas if other.role == replica.role]
+        if replica.role in roles.without_ready(self._roster) and all(other.waived for other in fellows):
+            answer += f"; every {replica.role} replica is waived now: it still waits until one of them is READY"
+        return answer
 
     # --- control -----------------------------------------------------------------------------------------
 

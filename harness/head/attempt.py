@@ -195,7 +195,7 @@ class Attempt:
             self._unsaid.append(message)
 
     def admit(self, replica: Replica) -> None:
-        self.tell(down.Admit(replica.slot, replica.index, replica.incarnation, replica.nth))
+        self.tell(down.Admit(replica.slot, replica.index, replica.incarnation, replica.nth, replica.role))
 
     def _on_frames(self, frames: list[bytes]) -> None:
         self._heard_s = time.monotonic()

@@ -1,7 +1,8 @@
 """The registration barrier: a set, never a count. It names who is missing and why.
 
 A count cannot tell a duplicate from a replica, nor say which node to look at. The set of expected slots minus
-explicit waivers must be READY; after the deadline a quorum (`min_ready`, `max_missing_nodes`) may do.
+explicit waivers must be READY; after the deadline a quorum (`min_ready`, `max_missing_nodes`) may do. Where prefill and
+decode are split, one READY replica of each role is needed whatever was waived: half a fleet serves nothing.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from harness.head import roles
 from harness.head.roster import Replica, Roster
 from harness.spec import BarrierSpec, node_name
 from harness.wire import states
@@ -39,10 +41,17 @@ def look(roster: Roster, barrier: BarrierSpec, *, waited_s: float, why_no_node: 
         missing.append(f"{replica.slot}: {_why(replica, why_no_node)}")
         missing_nodes.add(replica.node)
     phase = states.REGISTERING if unregistered else states.WARMING
+    absent = roles.without_ready(roster)
+    if not missing:
+        missing += [f"{role}: no replica is READY, all that are missing are waived" for role in absent]
     if not missing and ready:
         return BarrierView(True, "", missing, phase, ready)
     if waited_s < barrier.deadline_s:
         return BarrierView(False, "", missing, phase, ready)
+    if absent and ready:
+        standstill = roles.STANDS_STILL[absent[0]]
+        why = f"no {absent[0]} replica is READY after {barrier.deadline_s:g} s: {standstill}; no waiver or quorum helps"
+        return BarrierView(False, why, missing, phase, ready)
     return _after_deadline(barrier, missing, missing_nodes, phase, ready)
 
 

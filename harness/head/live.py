@@ -6,12 +6,15 @@ its rates and queues are over with it, and the series gets no latency for a seco
 
 from __future__ import annotations
 
+import math
 from collections import deque
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from harness.metrics.histogram import enough_for
 from harness.metrics.parts import TtftParts
 from harness.metrics.rates import RATE_WINDOW_S, RateWindow
 from harness.metrics.sla import SlaWatch
@@ -24,12 +27,23 @@ _SERIES_LENGTH = 1800
 _NOTHING = Percentiles()
 
 
+@dataclass(frozen=True, slots=True)
+class RoleFlow:
+    """What one role does where prefill and decode are split."""
+
+    waiting: int
+    samples_per_s: float
+    tokens_per_s: float
+    transfer_ms: tuple[float, float] = (math.nan, math.nan)  # p50 and p99 of the last seconds; NaN with too few
+
+
 class Live:
     def __init__(self, spec: RunSpec, n_slots: int) -> None:
         self.window_s = spec.metrics.window_s
         self.ttft = SlaWatch(spec.limits.ttft_p99_ms, n_slots, self.window_s)
         self.tpot = SlaWatch(spec.limits.tpot_p99_ms, n_slots, self.window_s)
-        self.parts = TtftParts(self.window_s)
+        self._split = spec.fleet.split
+        self.parts = TtftParts(self.window_s, split=self._split)
         self.series = FleetSeries()
         self._n_slots = n_slots
         self.begin(0.0)
@@ -53,7 +67,10 @@ class Live:
         self._scheduled = RateWindow(RATE_WINDOW_S)
         self._completed = RateWindow(RATE_WINDOW_S)
         self._tokens = RateWindow(RATE_WINDOW_S)
+        self._prefilled = RateWindow(RATE_WINDOW_S)
+        self._prefilled_tokens = RateWindow(RATE_WINDOW_S)
         self._backlog = RateWindow(self.window_s)
+        self._transfers: deque[npt.NDArray[np.int32]] = deque(maxlen=int(RATE_WINDOW_S * 10))
         self._lags: deque[npt.NDArray[np.int64]] = deque(maxlen=int(RATE_WINDOW_S * 10))
         self.outstanding: npt.NDArray[np.int32] = np.zeros(self._n_slots, np.int32)
         self.oldest_ms: npt.NDArray[np.int32] = np.zeros(self._n_slots, np.int32)
@@ -77,6 +94,8 @@ class Live:
             self.tpot.add(rows["slot"], tpot, now_s)
             self.tokens += int(tokens.sum())
             self._lags.append(rows["issued_ns"] - rows["scheduled_ns"])
+            if self._split:
+                self._transfers.append(rows["transfer_us"][rows["transfer_us"] >= 0])
             self.parts.add(rows, now_s)
         elapsed_s = batch.now_ns / 1e9
         if elapsed_s >= 0:
@@ -84,6 +103,8 @@ class Live:
             self._scheduled.add(elapsed_s, batch.scheduled)
             self._completed.add(elapsed_s, batch.completed)
             self._tokens.add(elapsed_s, self.tokens)
+            self._prefilled.add(elapsed_s, batch.prefilled)
+            self._prefilled_tokens.add(elapsed_s, batch.prefilled_tokens)
             self._backlog.add(elapsed_s, batch.held)
         return rows
 
@@ -111,6 +132,23 @@ class Live:
     def tokens_per_s(self) -> float:
         """Output tokens of samples that completed: what the verdict counts. The replicas' own rates see every token."""
         return _number(self._tokens.rate())
+
+    @property
+    def prefills(self) -> RoleFlow:
+        waiting = self.batch.held if self.batch else 0
+        return RoleFlow(waiting, _number(self._prefilled.rate()), _number(self._prefilled_tokens.rate()))
+
+    @property
+    def decodes(self) -> RoleFlow:
+        waiting = self.batch.held_decode if self.batch else 0
+        return RoleFlow(waiting, self.completed_qps, self.tokens_per_s, self._transfer_ms())
+
+    def _transfer_ms(self) -> tuple[float, float]:
+        times_us = np.concatenate(self._transfers) if self._transfers else np.zeros(0, np.int32)
+        p50, p99 = (
+            float(np.percentile(times_us, 100 * q)) / 1e3 if enough_for(len(times_us), q) else math.nan for q in (0.5, 0.99)
+        )
+        return p50, p99
 
     @property
     def backlog_slope(self) -> float:

@@ -114,7 +114,7 @@ class Roster:
         for node in range(fleet.nodes):
             for gpu in range(fleet.replicas_per_node):
                 slot = slot_name(node, gpu)
-                replica = Replica(len(self.replicas), slot, node, gpu, fleet.role_of(gpu), since_s=self.clock())
+                replica = Replica(len(self.replicas), slot, node, gpu, fleet.role_at(node, gpu), since_s=self.clock())
                 self.replicas.append(replica)
                 self.by_slot[slot] = replica
 

@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from harness.head import roles
 from harness.head.attempt import Attempt
 from harness.head.barrier import BarrierView
 from harness.head.live import Live
@@ -109,6 +110,7 @@ class SnapshotBuilder:
             evictions=view.evictions,
             ramp_to_qps=view.ramp_to_qps,
             ramp_left_s=view.ramp_left_s,
+            roles=roles.views(roster, live),
             **self._cached,
             **self._columns(judgement, now_s),
         )

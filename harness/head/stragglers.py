@@ -33,10 +33,11 @@ class Head(Protocol):
 
 class StragglerDuty:
     def __init__(self, head: Head, spec: StragglersSpec, slots: list[str], clock: Callable[[], float] = time.monotonic) -> None:
+        """`head.roster` is there already: replicas are compared within their roles."""
         self._clock = clock
         self._head = head
         self._spec = spec
-        self._watch = StragglerWatch(spec, slots)
+        self._watch = StragglerWatch(spec, slots, [replica.role for replica in head.roster.replicas])
         self.policy: str = spec.policy
         self.judgement: Judgement | None = None
         self._flagged: set[int] = set()

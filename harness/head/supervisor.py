@@ -45,6 +45,8 @@ from harness.wire.keys import ServerKeys
 
 log = logging.getLogger("paceline.head")
 
+_WARMING_PAIRS = "warming pairs"
+
 
 class Supervisor:
     def __init__(self, folder: RunFolder, spec: RunSpec, keys: ServerKeys, book: RunBook) -> None:
@@ -381,13 +383,19 @@ class Supervisor:
         elif isinstance(message, up.DriverUp):
             self._tell_replicas(self._data_endpoint(attempt))
         elif isinstance(message, up.DriverPhase):
+            goes_on = message.phase.startswith(_WARMING_PAIRS) and attempt.record.state.startswith(_WARMING_PAIRS)
             attempt.record.state = message.phase
-            self.book.save()
-            self.journal.note("attempt.phase", subject=str(attempt.number), after=message.phase)
+            if not goes_on:  # of "3 of 20", "5 of 20" … the journal keeps the first
+                self.book.save()
+                self.journal.note("attempt.phase", subject=str(attempt.number), after=message.phase)
             if message.phase == "draining":
                 self._to_phase(states.DRAINING, "everything is issued; what is in flight finishes")
             if message.phase == "issuing":
                 self.duty.load_begins(time.monotonic())
+        elif isinstance(message, up.PairsWarmed):
+            slowest = f"slowest {message.slowest_pair}: {message.slowest_ms:.0f} ms"
+            why = f"{message.count} pairs of prefill and decode in {message.seconds:.1f} s; {slowest}"
+            self.journal.note("pairs.warmed", subject=str(attempt.number), why=why, pairs=message.count)
         elif isinstance(message, up.Held):
             self.inquiries.note_held(message)
         elif isinstance(message, up.InPool):

@@ -8,6 +8,8 @@ Verdict: in a window (10 s) a replica is *suspect* when its robust z = (r - 1) /
 and its ratio above spec.ratio, on at least spec.min_steps steps. It is SLOW when suspect in windows_slow of the last
 `windows`, and recovered when clean in as many, which keeps it from flapping. A window without data counts for neither.
 
+Replicas are compared within their role only: a prefill replica's steps and a decode replica's lie on different curves.
+
 Who is never accused: anyone when more than max_fraction of the fleet is slow (a fleet of 8 or more may always have one):
 then it is the fleet. A node whose replicas are all slow counts as one. The curve cannot see that everybody became slower by
 the same factor, so the fleet is also compared with its own past at the same batch (`_FleetPast`); that shows as
@@ -66,7 +68,8 @@ class Judgement:
 class StragglerWatch:
     """Fed from heartbeats, asked about once a second. `now_s` is any clock that does not go back."""
 
-    def __init__(self, spec: StragglersSpec, slots: Sequence[str]) -> None:
+    def __init__(self, spec: StragglersSpec, slots: Sequence[str], roles: Sequence[str] = ()) -> None:
+        """`roles` by slot; without them all replicas are alike."""
         self._spec = spec
         self._slots = list(slots)
         n = len(self._slots)
@@ -81,7 +84,9 @@ class StragglerWatch:
         self._suspect: deque[Flags] = deque(maxlen=spec.windows)
         self._clean: deque[Flags] = deque(maxlen=spec.windows)
         self._drifted: deque[bool] = deque(maxlen=spec.windows)
-        self._past = _FleetPast()
+        groups = sorted(set(roles)) or [""]
+        self._roles = [(role, np.array([each == role for each in roles or [""] * n])) for role in groups]
+        self._pasts = {role: _FleetPast() for role in groups}
         self._slow_since = np.full(n, np.nan)
         self._closed = 0
         self._last = Judgement(np.full(n, np.nan, np.float32), np.full(n, np.nan, np.float32))
@@ -150,14 +155,19 @@ class StragglerWatch:
         steps = self._sums[0]
         judged = eligible & (steps >= self._spec.min_steps)
         drift = math.nan
-        if np.count_nonzero(judged) >= MIN_FLEET:
-            step_ms, batch, prefill = self._sums[1:, judged] / steps[judged]
-            ratio[judged] = step_ms / fleet_curve(step_ms, batch, prefill)
-            middle = float(np.median(ratio[judged]))
-            spread = 1.4826 * float(np.median(np.abs(ratio[judged] - middle)))
-            z[judged] = (ratio[judged] - 1.0) / max(spread, MIN_SPREAD)
+        for role, of_role in self._roles:
+            mine = judged & of_role
+            if np.count_nonzero(mine) < MIN_FLEET:
+                continue
+            step_ms, batch, prefill = self._sums[1:, mine] / steps[mine]
+            # The term that explains a role's steps comes first: the second is only fitted with many replicas.
+            terms = (prefill, batch) if role == "prefill" else (batch, prefill)
+            ratio[mine] = step_ms / fleet_curve(step_ms, *terms)
+            middle = float(np.median(ratio[mine]))
+            spread = 1.4826 * float(np.median(np.abs(ratio[mine] - middle)))
+            z[mine] = (ratio[mine] - 1.0) / max(spread, MIN_SPREAD)
             if not self._graced:
-                drift = self._past.compare(step_ms, batch, prefill)
+                drift = float(np.fmax(drift, self._pasts[role].compare(step_ms, batch, prefill)))
         if self._graced:
             self._forget_votes()
             return Judgement(ratio.astype(np.float32), z.astype(np.float32), windows=self._closed)

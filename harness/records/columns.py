@@ -2,6 +2,7 @@
 
 Samples carry the names and units of SAMPLE_DTYPE, with the slot as its name and "none" (-1 on the wire) as null,
 so that no query must remember which number means nothing. Times are ns since the attempt's time zero.
+Where prefill and decode are split, `slot` is the decode replica and `prefill_slot` the other one.
 Text columns become dictionaries in parquet: a fleet's names cost some 1.5 bytes a sample.
 """
 
@@ -35,9 +36,17 @@ SAMPLE_SCHEMA = pl.Schema(
         "queue_us": pl.Int32(),
         "prefill_us": pl.Int32(),
         "decode_us": pl.Int32(),
+        "prefill_slot": pl.String(),  # this and what follows: null where prefill and decode are not split
+        "prefilled_ns": pl.Int64(),
+        "transfer_us": pl.Int32(),
     }
 )
-_MAY_BE_NONE = ("dispatched_ns", "first_ns", "done_ns", "queue_us", "prefill_us", "decode_us")
+_SLOTS = ("slot", "prefill_slot")
+_MAY_BE_NONE = (
+    "dispatched_ns", "first_ns", "done_ns", "queue_us", "prefill_us", "decode_us", "prefilled_ns", "transfer_us",
+)  # fmt: skip
+#: Columns that records of earlier versions do not have; they are read as null.
+ADDED_LATER = frozenset({"prefill_slot", "prefilled_ns", "transfer_us"})
 
 TIMELINE_SCHEMA = pl.Schema(
     {
@@ -65,9 +74,10 @@ TIMES = ("ttft_ms", "tpot_ms", "latency_ms", "lag_ms", "head_queue_ms")
 
 def samples_frame(attempt: int, epoch: int, rows: np.ndarray[Any, Any], slots: Sequence[str]) -> pl.DataFrame:
     """Rows of SAMPLE_DTYPE as a table; `slots` names the roster's positions."""
-    columns: dict[str, Any] = {name: np.ascontiguousarray(rows[name]) for name in SAMPLE_DTYPE.names or () if name != "slot"}
-    position = np.where(rows["slot"] < 0, len(slots), rows["slot"])
-    columns["slot"] = pl.Series([*slots, None], dtype=pl.String).gather(position)
+    columns: dict[str, Any] = {name: np.ascontiguousarray(rows[name]) for name in SAMPLE_DTYPE.names or () if name not in _SLOTS}
+    names = pl.Series([*slots, None], dtype=pl.String)
+    for name in _SLOTS:
+        columns[name] = names.gather(np.where(rows[name] < 0, len(slots), rows[name]))
     frame = pl.DataFrame(columns).with_columns(
         pl.lit(attempt, dtype=pl.UInt16).alias("attempt"),
         pl.lit(epoch, dtype=pl.UInt32).alias("epoch"),

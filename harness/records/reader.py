@@ -15,7 +15,7 @@ from pathlib import Path
 
 import polars as pl
 
-from harness.records.columns import SAMPLE_SCHEMA, TIMELINE_SCHEMA, TIMES, with_times
+from harness.records.columns import ADDED_LATER, SAMPLE_SCHEMA, TIMELINE_SCHEMA, TIMES, with_times
 from harness.records.errors import RecordError
 from harness.records.journal import Journal, read_journal
 from harness.records.layout import RunFolder
@@ -92,7 +92,9 @@ class Record:
         except OSError as error:
             self._problem(str(RecordError.from_os(folder, "read", error)))
             whole = []
-        frame = pl.scan_parquet(whole, glob=False) if whole else pl.LazyFrame(schema=schema)
+        frame = pl.LazyFrame(schema=schema)
+        if whole:
+            frame = pl.scan_parquet(whole, glob=False, schema=schema, missing_columns="insert")
         return frame if attempt is None else frame.filter(pl.col("attempt") == attempt)
 
     def _marked(self, path: Path, schema: pl.Schema) -> bool:
@@ -115,7 +117,7 @@ class Record:
         except (pl.exceptions.PolarsError, OSError) as error:
             self._problem(f"{path}: damaged, left out ({_first_line(error)})")
             found = None
-        usable = found is not None and dict(found) == dict(schema)
+        usable = found is not None and _reads(dict(found), schema)
         if found is not None and not usable:
             self._problem(f"{path}: has other columns than this version reads, left out")
         self._checked[path] = usable
@@ -148,6 +150,12 @@ def slowest(record: Record, n: int, attempt: int | None = None, by: str = "laten
     return record.collect(lambda samples: samples.filter(pl.col(by).is_not_null()).top_k(n, by=by), attempt).sort(
         by, descending=True
     )
+
+
+def _reads(found: dict[str, pl.DataType], schema: pl.Schema) -> bool:
+    """Chunks of today, and those of before the columns of ADDED_LATER."""
+    missing = schema.keys() - found.keys()
+    return missing <= ADDED_LATER and all(schema.get(name) == kind for name, kind in found.items())
 
 
 def _chunks(folder: Path) -> list[Path]:

@@ -134,8 +134,9 @@ class RecordWriter:
             raise ValueError(f"sample rows have dtype {rows.dtype}, not SAMPLE_DTYPE")
         if not len(rows):
             return
-        if int(rows["slot"].max()) >= len(slots):
-            raise ValueError(f"sample rows name slot position {int(rows['slot'].max())}, the roster has {len(slots)}")
+        for column in ("slot", "prefill_slot"):
+            if (position := int(rows[column].max())) >= len(slots):
+                raise ValueError(f"sample rows name {column} position {position}, the roster has {len(slots)}")
         kept = rows.copy() if rows.flags.writeable else rows
         names = tuple(slots)
         self._samples.add(len(kept), lambda: samples_frame(attempt, epoch, kept, names))

@@ -80,6 +80,7 @@ def rows_of(second: int, qps: int, slots: int, *, slow: bool) -> np.ndarray[Any,
     rows["first_ns"] = rows["scheduled_ns"] + (600 if slow else 100) * 1_000_000
     rows["done_ns"] = rows["first_ns"] + 200 * 1_000_000
     rows["queue_us"], rows["prefill_us"], rows["decode_us"] = 1000, 5000, 200_000
+    rows["prefill_slot"] = rows["prefilled_ns"] = rows["transfer_us"] = -1
     return rows
 
 

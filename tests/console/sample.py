@@ -1,4 +1,4 @@
-"""Opens the console on SAMPLE DATA, for pictures: `python tests/console/sample.py [barrier|explore|verdict|draining|…]`."""
+"""Opens the console on SAMPLE DATA, for pictures: `python tests/console/sample.py [barrier|explore|verdict|draining|roles|…]`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from console.app import PacelineApp
 from console.feeds.scripted import ScriptedFeed, ScriptedFleet
 from harness.wire.control import AttemptInfo
 
-SHAPES = {"demo": (8, 8), "pods": (64, 1), "few": (1, 4), "barrier": (64, 8)}
+SHAPES = {"demo": (8, 8), "pods": (64, 1), "few": (1, 4), "barrier": (64, 8), "roles": (8, 9)}
 THEMES = {"light": "paceline-light", "high-contrast": "high-contrast"}
 
 
@@ -17,7 +17,8 @@ def sample_fleet(kind: str = "") -> ScriptedFleet:
     nodes, gpus = SHAPES.get(kind, (64, 8))
     if kind == "barrier":
         return ScriptedFleet(phase="WARMING", at_s=0.0)
-    fleet = ScriptedFleet(nodes=nodes, gpus=gpus, kind="explore" if kind == "explore" else "performance")
+    roles = "5P4D" if kind == "roles" else ""
+    fleet = ScriptedFleet(nodes=nodes, gpus=gpus, kind="explore" if kind == "explore" else "performance", roles=roles)
     if kind == "verdict":
         fleet.earlier = [AttemptInfo(1, "performance", "Server", 144.0, 1, verdict="SUPERSEDED", state="ENDED", acts=1)]
         fleet.phase, fleet.verdict = "DONE", "INVALID"

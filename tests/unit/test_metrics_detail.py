@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from harness.metrics.detail import latency_detail
-from harness.metrics.parts import NAMES, TtftParts
+from harness.metrics.parts import NAMES, SPLIT_NAMES, TtftParts
 from harness.metrics.shares import OverShares
 from harness.metrics.sla import SlaWatch
 from harness.wire.attempt import SAMPLE_DTYPE
@@ -113,6 +113,33 @@ def test_the_parts_add_up_to_ttft() -> None:
     assert [part.name for part in told] == list(NAMES)
     for part, ms in zip(told, (1, 2, 5, 20, 2), strict=True):
         assert (part.mean_ms, part.p50_ms, part.p99_ms, part.tail_ms) == pytest.approx((ms, ms, ms, ms), abs=1e-4)
+
+
+#: Prefilled at 28 ms; then 4 ms until a decode replica has a place, 2 ms of transfer and 9 ms for the step.
+SPLIT = {"prefilled_ns": 28_000_000, "first_ns": 43_000_000, "transfer_us": 2000}
+
+
+def test_with_split_roles_the_parts_add_up_too() -> None:
+    parts = TtftParts(60.0, split=True)
+    parts.add(rows(1000, **SPLIT), 1.0)
+    told, n, _ = parts.figures(1.0)
+    assert n == 1000
+    assert [part.name for part in told] == list(SPLIT_NAMES)
+    assert [part.mean_ms for part in told] == pytest.approx([1, 2, 5, 20, 13, 2, 0], abs=1e-4)
+    assert sum(part.mean_ms for part in told) == pytest.approx(43, abs=1e-3)
+
+
+def test_a_last_dispatch_after_prefill_does_not_count_prefill_as_waiting_in_the_head() -> None:
+    parts = TtftParts(60.0, split=True)
+    parts.add(rows(10, dispatched_ns=32_000_000, **SPLIT), 1.0)
+    assert [part.mean_ms for part in parts.figures(1.0)[0]] == pytest.approx([1, 2, 5, 20, 13, 2, 0], abs=1e-4)
+
+
+def test_with_split_roles_samples_that_were_prefilled_again_after_their_first_token_are_left_out() -> None:
+    parts = TtftParts(60.0, split=True)
+    parts.add(rows(5, **(SPLIT | {"prefilled_ns": 50_000_000})), 1.0)
+    parts.add(rows(5, **(SPLIT | {"prefilled_ns": -1})), 1.0)
+    assert parts.figures(1.0)[1] == 0
 
 
 def test_the_tail_is_what_the_slowest_one_per_cent_spent() -> None:

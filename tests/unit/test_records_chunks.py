@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from records_kit import files_may_have
 
-from harness.records.columns import SAMPLE_SCHEMA, TIMELINE_SCHEMA
+from harness.records.columns import ADDED_LATER, SAMPLE_SCHEMA, TIMELINE_SCHEMA
 from harness.records.errors import RecordError
 from harness.records.layout import RunFolder
 from harness.records.reader import Record, slowest, summarise
@@ -47,7 +47,7 @@ def rows(n: int, start: int = 0) -> np.ndarray[Any, Any]:
     made["dispatched_ns"] = made["issued_ns"] + 2 * MS
     made["first_ns"] = made["scheduled_ns"] + (100 + k) * MS
     made["done_ns"] = made["first_ns"] + 200 * MS
-    made["queue_us"] = -1
+    made["queue_us"] = made["prefill_slot"] = made["prefilled_ns"] = made["transfer_us"] = -1
     return made
 
 
@@ -189,6 +189,51 @@ def test_rows_may_be_handed_over_while_a_thread_writes(folder: RunFolder) -> Non
     thread.join()
     writer.flush()
     assert sorted(Record(folder).samples().collect()["seq"].to_list()) == list(range(5000))
+
+
+def test_where_roles_are_split_a_sample_names_both_replicas_and_when_it_went_from_one_to_the_other(folder: RunFolder) -> None:
+    made = rows(3)
+    made["prefill_slot"], made["prefilled_ns"], made["transfer_us"] = [2, 0, -1], [5 * MS, 6 * MS, -1], [2000, 0, -1]
+    writer = RecordWriter(folder)
+    writer.samples(1, 1, made, SLOTS)
+    writer.flush()
+    frame = Record(folder).samples().collect()
+    assert frame["slot"].to_list() == SLOTS
+    assert frame["prefill_slot"].to_list() == [SLOTS[2], SLOTS[0], None]
+    assert frame["prefilled_ns"].to_list() == [5 * MS, 6 * MS, None]
+    assert frame["transfer_us"].to_list() == [2000, 0, None]
+
+
+def test_a_record_from_before_roles_were_split_is_read_with_nulls_beside_newer_chunks(folder: RunFolder) -> None:
+    writer = RecordWriter(folder)
+    writer.samples(1, 1, rows(5), SLOTS)
+    writer.flush()
+    chunk = folder.samples / "000001.parquet"
+    pl.read_parquet(chunk).drop(sorted(ADDED_LATER)).write_parquet(chunk)
+    for more in (False, True):
+        if more:  # by the head that goes on with it
+            writer.samples(1, 1, rows(4, 5), SLOTS)
+            writer.flush()
+        record = Record(folder)
+        frame = record.samples(1).collect().sort("seq")
+        assert frame["seq"].to_list() == list(range(9 if more else 5))
+        assert frame["prefill_slot"].null_count() == frame["transfer_us"].null_count() == frame.height
+        assert frame["ttft_ms"][:5].to_list() == [100, 101, 102, 103, 104]
+        assert record.collect(lambda samples: samples.select("prefilled_ns"), 1).height == frame.height
+        assert slowest(record, 1)["seq"].to_list() == [frame.height - 1]
+        assert summarise(record, 1).totals["completed"] == frame.height
+        assert not [problem for problem in record.problems if "run.json" not in problem]
+
+
+def test_a_chunk_that_lacks_a_column_it_always_had_is_still_left_out(folder: RunFolder) -> None:
+    writer = RecordWriter(folder)
+    writer.samples(1, 1, rows(5), SLOTS)
+    writer.flush()
+    chunk = folder.samples / "000001.parquet"
+    pl.read_parquet(chunk).drop("queue_us").write_parquet(chunk)
+    record = Record(folder)
+    assert record.samples().collect().height == 0
+    assert any("other columns" in problem for problem in record.problems)
 
 
 def test_an_empty_folder_reads_as_empty_tables(folder: RunFolder) -> None:

@@ -295,7 +295,7 @@ def test_wrong_arguments_are_refused_with_field_value_and_the_nearest_name(args:
 def test_an_unknown_engine_is_refused_with_the_nearest_name() -> None:
     with pytest.raises(EngineError, match='did you mean "synthetic"'):
         registry.check_args(RunSpec.model_validate({"fleet": {"engine": "sinthetic"}}))
-    with pytest.raises(EngineError, match="valid: synthetic"):
+    with pytest.raises(EngineError, match="valid: openai, synthetic, vllm"):
         registry.factory("qqq")
 
 
@@ -313,7 +313,7 @@ def test_one_process_carries_the_replicas_of_the_nodes_of_its_worker() -> None:
     spec = RunSpec.model_validate({"fleet": {"nodes": 8, "replicas_per_node": 8}, "cluster": {"nodes_per_worker": 4}})
     assert registry.default_slots_per_process(spec) == 32
     assert registry.is_synthetic(spec)
-    assert registry.names() == ["synthetic"]
+    assert registry.names() == ["openai", "synthetic", "vllm"]
 
 
 def test_facts_say_that_nothing_was_measured() -> None:

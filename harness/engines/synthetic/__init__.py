@@ -23,6 +23,18 @@ def identity(spec: RunSpec) -> dict[str, Any]:
     return parse_args(spec.fleet.engine_args, spec.slots()).identity()
 
 
+def cannot_start() -> str:
+    return ""
+
+
+def devices(spec: RunSpec) -> int:
+    return 0
+
+
+def environment(spec: RunSpec, gpu: int) -> dict[str, str]:
+    return {}
+
+
 def default_slots_per_process(spec: RunSpec) -> int:
     """All replicas of the nodes that one worker stands for."""
     return spec.fleet.replicas_per_node * min(spec.cluster.nodes_per_worker, spec.fleet.nodes)

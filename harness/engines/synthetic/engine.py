@@ -4,6 +4,9 @@ It generates nothing. Everything that shows a result of it must say so: `synthet
 name the preset and its constants. All instances on one asyncio loop share a scheduler (scheduler.py), so one process
 carries hundreds. Measured on one core of a small x86 server, 512 replicas of the gpt-oss preset at 7.8 QPS each, with
 statistics read every second: 0.43 ms CPU a replica-second (0.22 core in all), of which the model itself takes 0.06.
+
+Prefill and decode of a sample may be done by two of them (Request.stage), in any role: a prefill request's place and KV
+cache are free again once `prefilled` has been said, and the transfer takes its time at the decode replica.
 """
 
 from __future__ import annotations
@@ -17,13 +20,15 @@ from math import inf
 from typing import Any, cast
 
 from harness.engines.base import EngineContext, EngineError, EngineStats, Events, Key, Request, argument_facts
+from harness.engines.synthetic import handoff
 from harness.engines.synthetic.args import SyntheticArgs, parse_args
-from harness.engines.synthetic.core import Counters, DoesNotFit, First, ReplicaCore
+from harness.engines.synthetic.core import Counters, DoesNotFit, First, KvLink, Prefilled, ReplicaCore
 from harness.engines.synthetic.faults import Fault
 from harness.engines.synthetic.lengths import length_of
 from harness.engines.synthetic.scheduler import Scheduler, scheduler_of_running_loop
 from harness.engines.synthetic.tokens import output_ids
 from harness.spec import RunSpec
+from harness.wire.data import DECODE
 
 _MIN_OUTPUT = 2  # TPOT needs a second token
 
@@ -44,9 +49,9 @@ class SyntheticEngine:
         self._context = context
         self._events = events
         self._args = _parsed(context)
-        self._core = ReplicaCore(
-            self._args.model.faster(self._args.speed), jitter=self._args.jitter, seed=(context.ordinal << 16) + context.life
-        )
+        args, seed = self._args, (context.ordinal << 16) + context.life
+        link = KvLink(args.kv_transfer_ms * 1e-3 / args.speed, args.kv_transfer_us_per_token * 1e-6 / args.speed)
+        self._core = ReplicaCore(args.model.faster(args.speed), jitter=args.jitter, seed=seed, link=link)
         self._faults = [fault for fault in self._args.faults if fault.strikes(context.slot, context.life)]
         self._fault_timers: set[asyncio.TimerHandle] = set()
         self._slowdowns: dict[int, float] = {}  # faults in force, by position
@@ -79,9 +84,12 @@ class SyntheticEngine:
             return
         if request.key in self._outputs:
             return  # the same try twice: it is being answered
-        n_out = output_tokens(self._context.spec, request)
+        n_prompt, n_out = _prompt_tokens(request), output_tokens(self._context.spec, request)
+        if request.stage == DECODE and (why := handoff.trouble(request.handoff, _own_version(), n_prompt)):
+            self._events.failed(request.key, why)
+            return
         try:
-            self._core.submit(self._now_s(), request.key, memoryview(request.prompt).nbytes // 4, n_out)
+            self._core.submit(self._now_s(), request.key, n_prompt, n_out, request.stage)
         except DoesNotFit as error:
             self._events.failed(request.key, str(error))
             return
@@ -146,7 +154,10 @@ class SyntheticEngine:
                 continue  # cancelled by a callback of this very loop
             request, n_out = entry
             queue_us, prefill_us = round(event.queue_s * 1e6), round(event.prefill_s * 1e6)
-            if isinstance(event, First):
+            if isinstance(event, Prefilled):
+                del self._outputs[key]
+                self._events.prefilled(key, handoff.write(_own_version(), _prompt_tokens(request)), queue_us, prefill_us)
+            elif isinstance(event, First):
                 token = output_ids(request.index, 1, model.vocab_size, model.eos_token_id)
                 self._events.first(key, token, queue_us, prefill_us)
             else:
@@ -211,6 +222,10 @@ class SyntheticEngine:
         self._fault_timers.clear()
         if self._scheduler is not None:
             self._scheduler.forget(self)
+
+
+def _prompt_tokens(request: Request) -> int:
+    return memoryview(request.prompt).nbytes // 4
 
 
 def _parsed(context: EngineContext) -> SyntheticArgs:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.engines.synthetic.core import First, ReplicaCore
+from harness.engines.synthetic.core import Done, First, ReplicaCore
 from harness.engines.synthetic.lengths import draw_lengths
 from harness.engines.synthetic.model import StepModel
 from harness.spec import LengthSpec
@@ -86,7 +86,7 @@ def _one_replica(
     for event in core.advance(end_s):
         if isinstance(event, First):
             ttft.append(event.queue_s + event.prefill_s)
-        else:
+        elif isinstance(event, Done):
             assert isinstance(event.key, int)
             if outputs[event.key] > 1:
                 tpot.append(event.decode_s / (outputs[event.key] - 1))

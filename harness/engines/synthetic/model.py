@@ -68,3 +68,8 @@ PRESETS: dict[str, StepModel] = {
     ),
 }  # fmt: skip
 DEFAULT_PRESET = "demo"
+
+#: KV cache of one token, as above; that of `demo` is fictitious like the rest of it.
+KV_BYTES: dict[str, int] = {"demo": 40_000, "mi355x/gpt-oss-120b": 36_900, "mi355x-tp8/deepseek-r1": 35_100}
+#: Of the link that brings KV caches into a decode replica: one 400 Gbit/s port, ASSUMED, nothing was measured.
+KV_LINK_BYTES_PER_S = 50e9
