@@ -19,6 +19,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 LIBRARIES = ("textual", "pyzmq", "msgspec", "pydantic", "numpy", "polars", "tokenizers", "cyclopts")
 #: Two sockets a replica, the sockets of workers and consoles, files; and room to spare.
@@ -49,9 +50,9 @@ def examine(runs_root: Path) -> list[Check]:
         terminal,
         locale,
         cpus,
-        engines,
+        accelerators,
     ]
-    return [probe() for probe in probes]
+    return [*(probe() for probe in probes), *engines()]
 
 
 def python(running: tuple[int, int] = sys.version_info[:2], name: str = platform.python_version()) -> Check:
@@ -213,33 +214,83 @@ def cpus(usable: int | None = None) -> Check:
     return Check("cpu", None, detail, advice)
 
 
-def engines() -> Check:
-    """Which engines the registry can load here; their own needs (accelerators, weights) show when they start."""
+def accelerators(dev: Path = Path("/dev"), environ: Mapping[str, str] = os.environ) -> Check:
+    """What a worker on this machine would share out among its replicas."""
+    from harness.worker.devices import take_inventory
+
+    found = take_inventory(environ, dev)
+    if any(inventory.ids for inventory in found):
+        return Check("accelerators", True, "; ".join(map(str, found)))
+    if found:
+        return Check("accelerators", None, "; ".join(map(str, found)), "unset that variable, unless it hides them on purpose")
+    detail = "none (no /dev/nvidia0, and no AMD GPU in /sys/class/kfd with /dev/kfd): synthetic replicas and CPU builds need none"
+    return Check("accelerators", None, detail)
+
+
+def engines() -> list[Check]:
+    """For every engine whether replicas of it can start in this environment; one that can is enough."""
     from harness.engines import registry
-    from harness.engines.base import EngineError
 
-    able, unable = [], []
-    for name in registry.names():
-        try:
-            synthetic = registry.factory(name).synthetic
-            able.append(f"{name} (simulates, measures no hardware)" if synthetic else name)
-        except (EngineError, ImportError) as error:
-            unable.append(f"{name}: {error}")
-    detail = "; ".join([", ".join(able) or "none", *unable])
-    return Check("engines", bool(able), detail, "" if able else "install an engine's extra")
+    reasons = {name: _why_not(name) for name in registry.names()}
+    able = [_named(name) for name, why in reasons.items() if not why]
+    checks = [Check("engines", bool(able), f"can start here: {', '.join(able) or 'none'}", "" if able else "install an engine")]
+    for name, why in reasons.items():
+        if why:
+            checks.append(Check(f"engine {name}", None, f"cannot start here: {why}"))
+    return checks
 
 
-def engine(name: str) -> Check:
-    """Whether this one can be loaded here."""
+def engine(name: str, python: str | None = None) -> Check:
+    """Whether replicas of this one can start: here, or in the environment of another interpreter (`fleet.python`)."""
+    from harness.engines import registry
+
+    if python is None or name not in registry.names():
+        why = _why_not(name)
+    else:
+        why = _why_not_in(python, name)
+    if why:
+        others = [other for other in registry.names() if other != name and not _why_not(other)]
+        return Check("engine", False, f"{name}: {why}", f"or set fleet.engine to one that can start here: {', '.join(others)}")
+    return Check("engine", True, _named(name) + (f", in {python}" if python else ""))
+
+
+def _named(name: str) -> str:
+    from harness.engines import registry
+
+    return f"{name} (simulates, measures no hardware)" if registry.factory(name).synthetic else name
+
+
+def _why_not(name: str) -> str:
     from harness.engines import registry
     from harness.engines.base import EngineError
 
     try:
-        synthetic = registry.factory(name).synthetic
+        registry.factory(name)
+        return registry.cannot_start(name)
     except (EngineError, ImportError) as error:
-        known = ", ".join(registry.names())
-        return Check("engine", False, f"{name}: {error}", f"install what it needs, or set fleet.engine to one of {known}")
-    return Check("engine", True, f"{name} (simulates, measures no hardware)" if synthetic else name)
+        return str(error)
+
+
+def _why_not_in(python: str, name: str) -> str:
+    """Asked there as a replica would be started; it imports nothing heavy, but the file system may be slow."""
+    from harness.worker.surroundings import package_folder
+
+    found = shutil.which(os.path.expanduser(python))
+    if found is None:
+        return f"fleet.python = {python}: no such program"
+    asked = "import sys; from harness.engines import registry; print(registry.cannot_start(sys.argv[1]))"
+    with TemporaryDirectory() as aside:
+        environ = {**os.environ, "PYTHONPATH": str(package_folder(Path(aside)))}
+        try:
+            done = subprocess.run(
+                [found, "-c", asked, name], capture_output=True, text=True, timeout=60, check=False, env=environ
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            return f"fleet.python = {python}: {error}"
+    if done.returncode:
+        last = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
+        return f"fleet.python = {python}: {last}"
+    return done.stdout.strip()
 
 
 def _output(*command: str) -> str | None:

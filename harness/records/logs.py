@@ -2,9 +2,11 @@
 
 Files are never read whole: a tail takes at most 256 KB, a merge at most 64 KB a file and 4 MB in all, newest files first.
 Our processes begin a line with local time (`2026-03-01 10:00:00,123 WARNING text`, a worker's note about a process with
-`--- 2026-03-01 10:00:00.123 worker: text`); engines may print anything. A line without a time belongs to the one before it
-and has its time and level; above the first time of a file it has that time, and in a file without any the time of its
-last write. Reads block: call from a thread.
+`--- 2026-03-01 10:00:00.123 worker: text`); engines may print anything. vLLM's lines name process and level first and
+leave the year out (`(EngineCore pid=12) WARNING 11-29 10:00:00 [core.py:12] text`): the year is the last in which that day
+was not after the file's last write. A line without a time belongs to the one before it and has its time and level; above
+the first time of a file it has that time, and in a file without any the time of its last write. Reads block: call from a
+thread.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from heapq import nlargest
 from pathlib import Path
+from typing import NamedTuple
 
 from harness.wire.inquiry import LogLine
 
@@ -30,6 +33,9 @@ LINE_FORMAT = "%(asctime)s %(levelname)s %(message)s"  # of what our processes l
 _TIME = re.compile(
     r"(?:--- )?\[?(\d{4}-\d\d-\d\d)[ T](\d\d:\d\d:\d\d)(?:[.,](\d{1,9}))?(Z|[+-]\d\d:?\d\d)?\]?"
     r"(?:\s+paceline\.\w+)?(?:\s+(DEBUG|INFO|WARN|WARNING|ERROR|CRITICAL|FATAL)\b)?:?\s*"
+)
+_VLLM_TIME = re.compile(
+    r"(\([A-Za-z][^()]{0,60} pid=\d+\) )?(DEBUG|INFO|WARNING|ERROR|CRITICAL) (\d\d-\d\d) (\d\d:\d\d:\d\d)(?:[.,](\d{1,9}))?\s+"
 )
 _LEVELS = {"WARN": "warn", "WARNING": "warn", "ERROR": "error", "CRITICAL": "error", "FATAL": "error"}
 _ERROR = re.compile(
@@ -142,16 +148,15 @@ def _lines_since(tail: Tail, source: str, since_unix: float, written_unix: float
     following: list[str] = []  # lines without a time, newest first, that belong to the one still to come
     unix = written_unix
     for text in reversed(tail.lines):
-        found = _TIME.match(text)
-        at = _unix_of(found) if found else None
-        if found is None or at is None:
+        begun = _begin(text, written_unix)
+        if begun is None:
             if text.strip():
                 following.append(text)
             continue
-        unix = at
+        unix = begun.unix
         if unix < since_unix:
             return lines[::-1], True
-        line = _line(unix, source, text[found.end() :], _level(text, found))
+        line = _line(unix, source, begun.text, _level(text, begun.level))
         lines += [LogLine(unix, line.source, rest, _worse(line.level, _level(rest, None))) for rest in following]
         lines.append(line)
         following.clear()
@@ -173,14 +178,15 @@ def _line(unix: float, source: str, text: str, level: str) -> LogLine:
 
 
 def level_of(line: str) -> str:
-    """info, warn or error: the level that the line itself names after its time, else what the words in it tell."""
-    return _level(line, _TIME.match(line))
+    """info, warn or error: the level that the line itself names beside its time, else what the words in it tell."""
+    found, of_vllm = _TIME.match(line), _VLLM_TIME.match(line)
+    return _level(line, found[5] if found else of_vllm[2] if of_vllm else None)
 
 
-def _level(text: str, found: re.Match[str] | None) -> str:
-    """`found`: its time and level. A line that says INFO or DEBUG is that, whatever words follow."""
-    if found is not None and found[5]:
-        return _LEVELS.get(found[5], "info")
+def _level(text: str, named: str | None) -> str:
+    """A line that says INFO or DEBUG is that, whatever words follow."""
+    if named:
+        return _LEVELS.get(named, "info")
     return "error" if _ERROR.search(text) else "warn" if _WARN.search(text) else "info"
 
 
@@ -188,10 +194,37 @@ def _worse(one: str, other: str) -> str:
     return max(one, other, key=("info", "warn", "error").index)
 
 
-def _unix_of(found: re.Match[str]) -> float | None:
-    day, clock, fraction, zone = found[1], found[2], found[3], found[4]
-    second = _second(day, clock, zone or "")
-    return None if second is None else second + (float(f"0.{fraction}") if fraction else 0.0)
+class _Begun(NamedTuple):
+    """A line that begins with a time."""
+
+    unix: float
+    level: str | None
+    text: str
+
+
+def _begin(text: str, written_unix: float) -> _Begun | None:
+    found = _TIME.match(text)
+    if found is not None:
+        second = _second(found[1], found[2], found[4] or "")
+        return None if second is None else _Begun(second + _fraction(found[3]), found[5], text[found.end() :])
+    found = _VLLM_TIME.match(text)
+    if found is None:
+        return None
+    second = _second_without_year(found[3], found[4], int(written_unix // 3600))
+    return None if second is None else _Begun(second + _fraction(found[5]), found[2], (found[1] or "") + text[found.end() :])
+
+
+def _fraction(digits: str | None) -> float:
+    return float(f"0.{digits}") if digits else 0.0
+
+
+@lru_cache(maxsize=4096)
+def _second_without_year(day: str, clock: str, written_hour: int) -> float | None:
+    """A clock may have been set back by up to a day since the line was written. Four years back for a 29th of February."""
+    latest = written_hour * 3600 + 86_400
+    year = time.localtime(latest).tm_year
+    candidates = (_second(f"{year - back}-{day}", clock, "") for back in range(5))
+    return next((second for second in candidates if second is not None and second <= latest), None)
 
 
 @lru_cache(maxsize=4096)

@@ -19,12 +19,14 @@ from typing import Any
 
 import msgspec
 
+from harness.engines.base import EngineError
 from harness.records.layout import RunFolder
 from harness.spec import FleetSpec, RunSpec, node_name, slot_name
 from harness.wire import control
-from harness.worker.launch import LaunchConfig
+from harness.worker.launch import LaunchConfig, SlotLife
 from harness.worker.processes import KILL_AFTER_S, ReplicaProcess
 from harness.worker.slots import Act, Slot, SlotState
+from harness.worker.surroundings import CannotLaunch, Surroundings
 
 #: A shared process confirms a stop within this time (its engine has KILL_AFTER_S to end) or is killed.
 STOP_CONFIRM_S = KILL_AFTER_S + 2.0
@@ -60,13 +62,13 @@ class Agent:
         worker: str,
         worker_pid: int,
         logs: Path,
-        command: Sequence[str],
+        surroundings: Callable[[RunSpec, Sequence[Slot]], Surroundings],
         slots_per_process: Callable[[RunSpec], int],
         report: Callable[[msgspec.Struct], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._loop, self._head, self._keys, self._worker, self._worker_pid = loop, head, keys, worker, worker_pid
-        self._logs, self._command, self._slots_per_process = logs, list(command), slots_per_process
+        self._logs, self._surroundings, self._slots_per_process = logs, surroundings, slots_per_process
         self._report, self._clock = report, clock
         self._spec = RunSpec()
         self._spec_json = ""
@@ -145,6 +147,9 @@ class Agent:
             lost, carrier.carried = carrier.carried, {}
             reason = f"process {ended}" + (f": {carrier.kill_reason}" if carrier.kill_reason else "")
             carrier.kill_reason = ""
+            python = self._spec.fleet.python if process.never_began else None
+            if python is not None:
+                reason = f"fleet.python = {python}: it {ended} without running our code; is it a Python 3.11 or newer?"
             log.log(
                 logging.INFO if process.ending else logging.WARNING,
                 "process %d of %s %s",
@@ -155,7 +160,7 @@ class Agent:
             tail = process.log.tail()
             process.log.close()
             for name, incarnation in lost.items():
-                self._ended(carrier, self._slots[name][0], incarnation, reason, tail)
+                self._ended(carrier, self._slots[name][0], incarnation, reason, tail, final=python is not None)
             self._flush_soon(carrier)
         if self._stopping and all(carrier.process is None for carrier in self._carriers):
             self._all_gone.set()
@@ -258,22 +263,29 @@ class Agent:
                 process.start(life)
         else:
             try:
-                process = self._launch(carrier, tuple(lives))
-            except OSError as error:
+                process = self._launch(carrier, due, tuple(lives))
+            except (OSError, CannotLaunch, EngineError) as error:
+                final = not isinstance(error, OSError)  # another try would find the same node, spec and interpreter
+                reason = str(error) if final else f"the process could not be started: {error}"
+                log.error("%s: %s", carrier.log_path.stem, reason)
                 for slot in due:
-                    self._ended(carrier, slot, slot.incarnation, f"the process could not be started: {error}", [])
+                    self._ended(carrier, slot, slot.incarnation, reason, [], final=final)
                 return
             carrier.process = process
         for life in lives:
             carrier.carried[life.slot] = life.incarnation
             self._report(control.ReplicaStarting(life.slot, life.incarnation, process.pid))
 
-    def _launch(self, carrier: Carrier, lives: tuple[Any, ...]) -> ReplicaProcess:
+    def _launch(self, carrier: Carrier, slots: list[Slot], lives: tuple[SlotLife, ...]) -> ReplicaProcess:
+        command, environ, guarded = self._surroundings(self._spec, slots)
+
         def config(status_fd: int) -> LaunchConfig:
-            return LaunchConfig(self._spec_json, lives, self._head, str(self._keys), self._worker, self._worker_pid, status_fd)
+            return LaunchConfig(
+                self._spec_json, lives, self._head, str(self._keys), self._worker, self._worker_pid, status_fd, guarded
+            )
 
         return ReplicaProcess(
-            self._loop, self._command, config, carrier.log_path, lambda message: self._on_status(carrier, message)
+            self._loop, command, environ, config, carrier.log_path, lambda message: self._on_status(carrier, message)
         )
 
     # --- the plan ---------------------------------------------------------------------------------------------

@@ -165,14 +165,18 @@ class DataPlane:
         if incarnation is None or incarnation.state != READY or incarnation.engine is None:
             self._refuse_later(key, f"{header.slot} is not ready here")
             return
-        if len(frames) != 2:
-            self._send(data.Failed(*key, "the query came without a prompt"))
+        stage = header.stage
+        if len(frames) != (3 if stage == data.DECODE else 2):
+            self._send(data.Failed(*key, "the query came without a prompt, or a decode query without its handoff"))
             return
         if key in self._outstanding:
             return
         self._outstanding[key] = incarnation
         try:
-            incarnation.engine.submit(Request(key, frames[1], header.max_tokens, header.expected_tokens, header.index))
+            handoff = frames[2] if stage == data.DECODE else b""
+            incarnation.engine.submit(
+                Request(key, frames[1], header.max_tokens, header.expected_tokens, header.index, stage, handoff)
+            )
         except Exception as error:
             log.exception("%s: submit", header.slot)
             self.failed(key, f"{type(error).__name__}: {error}")
@@ -194,6 +198,10 @@ class DataPlane:
     def complete(self, key: Key, tokens: bytes, queue_us: int, prefill_us: int, decode_us: int) -> None:
         if self._outstanding.pop(key, None) is not None and self._pump is not None:
             self._pump.send((encode(data.Complete(*key, queue_us, prefill_us, decode_us)), tokens))
+
+    def prefilled(self, key: Key, handoff: bytes, queue_us: int, prefill_us: int) -> None:
+        if self._outstanding.pop(key, None) is not None and self._pump is not None:
+            self._pump.send((encode(data.Prefilled(*key, queue_us, prefill_us)), handoff))
 
     def failed(self, key: Key, reason: str) -> None:
         if self._outstanding.pop(key, None) is not None:

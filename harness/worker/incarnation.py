@@ -12,8 +12,9 @@ import asyncio
 import logging
 from typing import Protocol
 
-from harness.engines.base import Engine, EngineContext, EngineError, EngineFactory, Key
+from harness.engines.base import ArgumentError, Engine, EngineContext, EngineError, EngineFactory, Key
 from harness.spec import RunSpec
+from harness.wire.data import PREFILL, WHOLE
 from harness.wire.states import READY, WARMING
 from harness.worker.dataplane import DataPlane
 from harness.worker.launch import SlotLife
@@ -64,7 +65,15 @@ class Incarnation:
             await asyncio.wait({after})
         spec, life = self.spec, self.life
         context = EngineContext(
-            spec, self.slot, life.node, life.gpu, life.ordinal, self.id, life.life, dict(spec.fleet.engine_args)
+            spec,
+            self.slot,
+            life.node,
+            life.gpu,
+            life.ordinal,
+            self.id,
+            life.life,
+            role=spec.fleet.role_at(life.node, life.gpu),
+            args=dict(spec.fleet.engine_args),
         )
         try:
             self.engine = engine = self._factory(context, self)
@@ -78,6 +87,7 @@ class Incarnation:
                 spec.fleet.warmup,
                 vocab_size=spec.model.vocab_size,
                 deadline_s=spec.load.sample_deadline_s,
+                stage=PREFILL if context.role == "prefill" else WHOLE,
                 say=self._say,
             )
             self.note = await self._warmup.run()
@@ -85,7 +95,7 @@ class Incarnation:
             log.info("%s %s: %s", self.slot, self.id, self.note)
             self._host.became_ready(self)
         except EngineError as error:
-            self._over(str(error))
+            self._over(str(error), final=isinstance(error, ArgumentError))
         except Refused as error:
             self._over(str(error), final=True)
         except Exception as error:
@@ -132,6 +142,12 @@ class Incarnation:
     def complete(self, key: Key, tokens: bytes, queue_us: int, prefill_us: int, decode_us: int) -> None:
         if key[0]:
             self._plane.complete(key, tokens, queue_us, prefill_us, decode_us)
+        elif self._warmup is not None:
+            self._warmup.done(key)
+
+    def prefilled(self, key: Key, handoff: bytes, queue_us: int, prefill_us: int) -> None:
+        if key[0]:
+            self._plane.prefilled(key, handoff, queue_us, prefill_us)
         elif self._warmup is not None:
             self._warmup.done(key)
 

@@ -34,6 +34,7 @@ from harness.wire.pump import Pump
 from harness.worker.agent import LOG_CHECK_S, Agent
 from harness.worker.backoff import full_jitter, jittered
 from harness.worker.hearing import Hearing
+from harness.worker.surroundings import Maker
 from harness.worker.versions import own_versions
 
 EXIT_OK, EXIT_REFUSED, EXIT_ORPHANED = 0, 2, 3
@@ -80,7 +81,7 @@ class _Worker:
             worker=self._name,
             worker_pid=os.getpid(),
             logs=self._logs,
-            command=self._command,
+            surroundings=Maker(self._command, self._logs).of,
             slots_per_process=registry.default_slots_per_process,
             report=self._send,
         )

@@ -107,14 +107,3 @@ class LineWriter:
             self.close()  # the reader is gone; its end is noticed elsewhere
             return
         self._loop.remove_writer(self._fd)
-
-
-def read_first_line(fd: int) -> tuple[bytes, bytes]:
-    """Blocks for the first line of `fd`; returns it and the bytes that came after it. Empty line: the writer is gone."""
-    buffer = bytearray()
-    while (end := buffer.find(b"\n")) < 0:
-        chunk = os.read(fd, CHUNK_BYTES)
-        if not chunk:
-            return b"", b""
-        buffer += chunk
-    return bytes(buffer[:end]), bytes(buffer[end + 1 :])

@@ -1,7 +1,8 @@
 """One replica process as its worker sees it: launch, command, end, and what its death looked like.
 
 The child leads a process group of its own, so that helpers which an engine starts (workers of a tensor-parallel group)
-end with it. It arms PR_SET_PDEATHSIG itself and watches stdin for EOF: a worker that is killed -9 takes it along.
+end with it. It arms PR_SET_PDEATHSIG itself and watches stdin for EOF: a worker that is killed -9 takes it along, and its
+guard (guard.py) then takes the helpers.
 SIGKILL also ends a process that is stopped (SIGSTOP), SIGTERM does not; hence the grace period, then SIGKILL.
 """
 
@@ -12,7 +13,7 @@ import contextlib
 import os
 import signal
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ class ReplicaProcess:
         self,
         loop: asyncio.AbstractEventLoop,
         command: Sequence[str],
+        environ: Mapping[str, str],
         make_config: Callable[[int], LaunchConfig],
         log_path: Path,
         on_status: Callable[[dict[str, Any]], None],
@@ -48,7 +50,7 @@ class ReplicaProcess:
                 stderr=self.log.fd,
                 pass_fds=(status_write,),
                 process_group=0,
-                env={**os.environ, "PYTHONUNBUFFERED": "1"},
+                env=environ,
             )
         except OSError:
             self.log.close()
@@ -62,9 +64,12 @@ class ReplicaProcess:
         self._commands = LineWriter(loop, os.dup(self._popen.stdin.fileno()))
         self._popen.stdin.close()
         self._commands.write(config.line())
-        self._status = LineReader(loop, status_read, on_status, lambda: None)
+        self._on_status = on_status
+        self._status = LineReader(loop, status_read, self._heard, lambda: None)
         self._killing: asyncio.TimerHandle | None = None
+        self._begun = False
         self.ending = False
+        self.never_began = False  # it ended by itself before our code ran in it
 
     def start(self, life: SlotLife) -> None:
         self._commands.write({"start": life.line()})
@@ -89,6 +94,7 @@ class ReplicaProcess:
         if code is None:
             return None
         self._status.drain()  # a reason that it wrote before it ended counts more than its exit code
+        self.never_began = code >= 0 and not self._begun
         if self._killing is not None:
             self._killing.cancel()
         with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -98,6 +104,12 @@ class ReplicaProcess:
         self._commands.close()
         self._status.close()
         return ended
+
+    def _heard(self, message: dict[str, Any]) -> None:
+        if "begun" in message:
+            self._begun = True
+        else:
+            self._on_status(message)
 
     def _signal(self, number: signal.Signals) -> None:
         with contextlib.suppress(ProcessLookupError):

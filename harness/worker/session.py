@@ -97,7 +97,7 @@ class Session:
         return control.Register(
             slot=life.slot,
             incarnation=life.incarnation,
-            role=spec.fleet.role_of(life.gpu),
+            role=spec.fleet.role_at(life.node, life.gpu),
             model=spec.model.name,
             args_hash=self._args_hash,
             engine=spec.fleet.engine,
@@ -229,5 +229,5 @@ def _beat_of(incarnation: Incarnation, engine: Engine) -> control.ReplicaBeat:
     stats = engine.stats()
     return control.ReplicaBeat(
         incarnation.slot, incarnation.id, incarnation.state, stats.running, stats.waiting, stats.kv_use, stats.tokens_out,
-        stats.steps, stats.step_ms, stats.batch, stats.prefill_tokens, stats.preemptions, incarnation.note,
+        stats.steps, stats.step_ms, stats.batch, stats.prefill_tokens, stats.preemptions, stats.failed, incarnation.note,
     )  # fmt: skip

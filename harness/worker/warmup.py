@@ -16,6 +16,7 @@ import numpy as np
 
 from harness.engines.base import Engine, EngineError, Key, Request
 from harness.spec import WarmupSpec
+from harness.wire.data import WHOLE
 
 #: Differences below this are the clock and the loop, not the engine.
 NOISE_S = 0.002
@@ -39,10 +40,11 @@ class WarmUp:
         vocab_size: int,
         deadline_s: float,
         say: Callable[[str], None],
+        stage: int = WHOLE,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._engine, self._spec, self._vocab_size = engine, spec, vocab_size
-        self._deadline_s, self._say, self._clock = deadline_s, say, clock
+        self._deadline_s, self._say, self._stage, self._clock = deadline_s, say, stage, clock
         self._open: set[Key] = set()
         self._round: asyncio.Future[None] | None = None
 
@@ -65,7 +67,7 @@ class WarmUp:
         self._open = set(keys)
         begun_s = self._clock()
         for key, prompt in zip(keys, tokens, strict=True):
-            self._engine.submit(Request(key, prompt.tobytes(), spec.output_tokens, spec.output_tokens))
+            self._engine.submit(Request(key, prompt.tobytes(), spec.output_tokens, spec.output_tokens, stage=self._stage))
         try:
             await asyncio.wait_for(self._round, self._deadline_s)
         except TimeoutError:

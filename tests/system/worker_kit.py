@@ -87,6 +87,14 @@ def default_slots_per_process(spec: RunSpec) -> int:
     return 1
 
 
+def devices(spec: RunSpec) -> int:
+    return 0
+
+
+def environment(spec: RunSpec, gpu: int) -> dict[str, str]:
+    return {}
+
+
 # --- the head --------------------------------------------------------------------------------------------------------
 
 
@@ -240,6 +248,7 @@ class FakeHead:
 class Worker:
     def __init__(self, head: FakeHead, nodes: list[int], name: str, keys: Path) -> None:
         config = {"head": head.endpoint, "keys": str(keys), "nodes": nodes, "name": name, "logs": str(head.folder / "logs")}
+        config["ours"] = head.spec.fleet.engine in ("echo", "helping")
         self.log_path = head.folder / f"{name}.log"
         with self.log_path.open("wb") as log:
             self.process = subprocess.Popen(
@@ -280,8 +289,12 @@ def foreign_worker_key(head: FakeHead, folder: Path) -> Path:
 
 
 def _main() -> int:
+    from harness.engines import registry
+
+    registry._MODULES["echo"] = "worker_kit"
+    registry._MODULES["helping"] = "helping_engine"
     if sys.argv[1] == "worker":
-        from harness.worker.main import run_worker
+        from harness.worker.main import REPLICA_COMMAND, run_worker
 
         config = json.loads(sys.argv[2])
         return run_worker(
@@ -290,12 +303,10 @@ def _main() -> int:
             nodes=config["nodes"],
             name=config["name"],
             logs=Path(config["logs"]),
-            replica_command=[sys.executable, __file__, "replica"],
+            replica_command=[sys.executable, __file__, "replica"] if config["ours"] else REPLICA_COMMAND,
         )
-    from harness.engines import registry
     from harness.worker import replica
 
-    registry._MODULES["echo"] = "worker_kit"
     return replica.main()
 
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import resource
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from harness import doctor
+from harness.engines import registry
 
 
 def test_this_machine_can_run_paceline(tmp_path: Path) -> None:
@@ -63,3 +66,38 @@ def test_an_unknown_state_of_the_system_clock_is_not_a_failure(tmp_path: Path) -
     assert doctor.clock_synchronised(stamp).ok in (None, True)
     stamp.touch()
     assert doctor.clock_synchronised(stamp).ok is True
+
+
+def test_every_engine_that_cannot_start_says_why_and_the_others_are_named() -> None:
+    summary, *unable = doctor.engines()
+    assert summary.ok is True
+    for name in registry.names():
+        why = registry.cannot_start(name)
+        if why:
+            assert doctor.Check(f"engine {name}", None, f"cannot start here: {why}") in unable
+        else:
+            assert name in summary.detail
+    assert len(unable) == sum(bool(registry.cannot_start(name)) for name in registry.names())
+
+
+def test_an_engine_is_looked_for_in_the_interpreter_that_the_spec_names(tmp_path: Path) -> None:
+    assert doctor.engine("synthetic").ok is True
+    there = doctor.engine("synthetic", sys.executable)
+    assert (there.ok, there.detail) == (True, f"synthetic (simulates, measures no hardware), in {sys.executable}")
+    assert "did you mean" in doctor.engine("synthetik", sys.executable).detail
+    assert "no such program" in doctor.engine("synthetic", str(tmp_path / "python")).detail
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "bare"], check=True, timeout=60)
+    bare = doctor.engine("synthetic", str(tmp_path / "bare" / "bin" / "python"))
+    assert bare.ok is False
+    assert "No module named" in bare.detail
+
+
+def test_accelerators_are_told_as_a_worker_would_share_them_out(tmp_path: Path) -> None:
+    for number in range(8):
+        (tmp_path / f"nvidia{number}").touch()
+    assert doctor.accelerators(tmp_path, {}) == doctor.Check("accelerators", True, "8 CUDA accelerators")
+    narrowed = doctor.accelerators(tmp_path, {"CUDA_VISIBLE_DEVICES": "1,2"})
+    assert narrowed.detail == "2 CUDA accelerators of 8 (CUDA_VISIBLE_DEVICES=1,2)"
+    hidden = doctor.accelerators(tmp_path, {"CUDA_VISIBLE_DEVICES": ""})
+    assert (hidden.ok, hidden.fix) == (None, "unset that variable, unless it hides them on purpose")
+    assert doctor.accelerators(tmp_path / "none", {}).ok is None

@@ -136,6 +136,46 @@ def test_iso_times_with_a_zone_are_understood_and_nonsense_belongs_to_the_line_b
     assert lines[0].text == "warn: low"
 
 
+def test_lines_of_vllm_are_sorted_among_ours_with_their_level_and_the_process_that_wrote_them(tmp_path: Path) -> None:
+    engine = (
+        "(EngineCore pid=123) INFO 03-01 00:00:01 [core.py:12] loading weights\n"
+        "WARNING 03-01 00:00:03 [interface.py:9] no ERROR yet\n"
+        "(EngineCore_DP0 pid=123) ERROR 03-01 00:00:04 [core.py:700] EngineCore failed\n"
+        "(EngineCore_DP0 pid=123) Traceback (most recent call last):\n"
+        "(EngineCore_DP0 pid=123)   File x\n"
+    )
+    write(tmp_path, "node000-gpu0.log", f"{DAY} 00:00:00,500 INFO starting\n{engine}")
+    write(tmp_path, "w000.log", f"{DAY} 00:00:02,000 paceline.worker INFO between\n")
+    assert [(at(line.unix), line.source, line.text, line.level) for line in merge_logs(tmp_path, 0.0, 100).lines] == [
+        (0.5, "node000/gpu0", "starting", "info"),
+        (1.0, "node000/gpu0", "(EngineCore pid=123) [core.py:12] loading weights", "info"),
+        (2.0, "w000", "between", "info"),
+        (3.0, "node000/gpu0", "[interface.py:9] no ERROR yet", "warn"),
+        (4.0, "node000/gpu0", "(EngineCore_DP0 pid=123) [core.py:700] EngineCore failed", "error"),
+        (4.0, "node000/gpu0", "(EngineCore_DP0 pid=123) Traceback (most recent call last):", "error"),
+        (4.0, "node000/gpu0", "(EngineCore_DP0 pid=123)   File x", "error"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("written", "line", "second"),
+    [
+        ("2026-01-01 00:10:00", "12-31 23:59:58", "2025-12-31 23:59:58"),
+        ("2026-03-01 00:00:00", "03-01 04:00:00", "2026-03-01 04:00:00"),  # a clock a few hours ahead of the file's
+        ("2026-03-01 00:00:00", "03-05 00:00:00", "2025-03-05 00:00:00"),
+        ("2026-02-01 00:00:00", "02-29 12:00:00", "2024-02-29 12:00:00"),
+    ],
+)
+def test_a_time_without_a_year_is_the_last_one_before_the_file_was_written(
+    tmp_path: Path, written: str, line: str, second: str
+) -> None:
+    def unix(text: str) -> float:
+        return time.mktime(time.strptime(text, "%Y-%m-%d %H:%M:%S"))
+
+    write(tmp_path, "node000-gpu0.log", f"INFO {line} [core.py:1] x\n", unix(written))
+    assert [found.unix for found in merge_logs(tmp_path, 0.0, 9).lines] == [unix(second)]
+
+
 def test_no_folder_is_a_problem_in_words(tmp_path: Path) -> None:
     merged = merge_logs(tmp_path / "nowhere", 0.0, 9)
     assert merged.lines == []
@@ -161,6 +201,8 @@ def test_a_whole_fleets_logs_are_bounded_newest_first(tmp_path: Path) -> None:
         ("2026-03-01 10:00:00,123 INFO no ERROR was found", "info"),
         ("2026-03-01 10:00:00,123 FATAL gone", "error"),
         ("2026-03-01 10:00:00 ValueError: no", "error"),
+        ("INFO 03-01 10:00:00 [core.py:12] no ERROR was found", "info"),
+        ("(Worker pid=7) CRITICAL 03-01 10:00:00 [core.py:12] gone", "error"),
         ("CUDA error: out of memory", "error"),
         ("Warning: slow", "warn"),
         ("no errors were found", "info"),

@@ -12,8 +12,9 @@ from typing import Any
 from harness.cluster.procinfo import ended_in_words
 from harness.worker.backoff import LEAST_S, full_jitter
 from harness.worker.hearing import SLOW_PACE_S, UNANSWERED_LIMIT, Hearing
+from harness.worker.launch import read_first_line
 from harness.worker.logs import ReplicaLog
-from harness.worker.pipes import LineReader, LineWriter, read_first_line
+from harness.worker.pipes import LineReader, LineWriter
 
 
 async def until(condition: Callable[[], bool], deadline_s: float = 5.0) -> None:
