@@ -1,13 +1,16 @@
 """What every engine of the registry must do, whatever generates its tokens.
 
-A new engine adds its arguments to ARGS. Real event loop, real engine; only the listener is ours.
+A new engine adds its arguments to ARGS. Real event loop, real engine; only the listener is ours. An engine whose library is
+not installed here has the same tests where it is: vllm in tests/vllm/test_vllm_engine.py.
 """
 
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections import Counter
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import pytest
 
@@ -15,7 +18,11 @@ from harness.engines import registry
 from harness.engines.base import Engine, EngineContext, EngineStats, Key, Request
 from harness.spec import RunSpec
 
-ARGS: dict[str, dict[str, object]] = {"synthetic": {"preset": "demo", "speed": 50, "load_s": 0.01}}
+PYTHON_PATH = {"PYTHONPATH": str(Path(__file__).parents[2])}  # for the small server that openai starts
+ARGS: dict[str, dict[str, object]] = {
+    "openai": {"command": [sys.executable, str(Path(__file__).with_name("openai_kit.py")), "{port}"], "env": PYTHON_PATH},
+    "synthetic": {"preset": "demo", "speed": 50, "load_s": 0.01},
+}
 MAX_TOKENS = 40
 PROMPT = b"\x05\x00\x00\x00" * 24
 
@@ -79,7 +86,12 @@ def add(total: EngineStats, part: EngineStats) -> None:
     total.steps += part.steps
 
 
-every_engine = pytest.mark.parametrize("name", registry.names())
+ELSEWHERE = {"vllm"}
+every_engine = pytest.mark.parametrize("name", sorted(ARGS))
+
+
+def test_every_engine_is_tested_here_or_where_its_library_is() -> None:
+    assert set(registry.names()) == set(ARGS) | ELSEWHERE
 
 
 @every_engine
