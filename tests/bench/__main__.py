@@ -14,11 +14,14 @@ import os
 import sys
 import time
 import traceback
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).parent
 OUT = HERE.parents[1] / "build" / "bench.json"
+
+NEEDS_VLLM = "vllm_"
 
 Row = dict[str, Any]
 
@@ -49,6 +52,11 @@ def chosen() -> list[str]:
     if unknown := sorted(set(asked.which) - set(there)):
         parser.error(f"there is no bench {', '.join(unknown)}; there are {', '.join(there)}")
     names = [name for name in asked.which or there if asked.k in name]
+    if find_spec("vllm") is None and not asked.which:
+        for name in names:
+            if name.startswith(NEEDS_VLLM):
+                print(f"      {name} is skipped: vLLM is not installed in this environment (make bench-vllm)")
+        names = [name for name in names if not name.startswith(NEEDS_VLLM)]
     if not names:
         parser.error(f"no bench has {asked.k!r} in its name; there are {', '.join(there)}")
     return names

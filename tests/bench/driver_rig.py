@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,9 +23,10 @@ from harness.spec import RunSpec
 from harness.wire import attempt as up
 from harness.wire.frames import encode
 from harness.wire.keys import ServerKeys
-from tests.bench.rig import ROOT, BenchTimeout, Children, children, peers_cpus, split
+from tests.bench.rig import ROOT, BenchTimeout, children, peers_cpus, split
 
 EPOCH = 1
+INCARNATION = "bench"
 PEER_PROCESSES = 2
 
 
@@ -43,23 +45,39 @@ class Attempt:
         return np.frombuffer(b"".join(batch.rows for _, batch in self.batches), SAMPLE_DTYPE)
 
 
-def run_driver(spec: RunSpec, *, answer_tokens: int, within_s: float) -> Attempt:
-    """Raises BenchTimeout when it does not end in time, or ends otherwise than by finishing its load."""
+def run_driver(
+    spec: RunSpec,
+    *,
+    within_s: float,
+    answer_tokens: int = 0,
+    keys: ServerKeys | None = None,
+    epoch: int = EPOCH,
+    join: Callable[[str], None] | None = None,
+) -> Attempt:
+    """With echo replicas, or with what `join` brings to the driver's endpoint, all of one incarnation name.
+
+    Raises BenchTimeout when it does not end in time, or ends otherwise than by finishing its load."""
     with tempfile.TemporaryDirectory(prefix="paceline-bench-") as place, children() as peers:
         folder = Path(place)
-        ServerKeys.fresh().save(folder / "keys")
+        (keys or ServerKeys.fresh()).save(folder / "keys")
         context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         pair = context.socket(zmq.PAIR)
         pair.sndhwm = pair.rcvhwm = 0
         pair.bind(f"ipc://{folder}/pair")
-        config = _config(folder, spec)
+        config = _config(folder, spec, epoch)
+
+        def echo(endpoint: str) -> None:
+            asked = {"endpoint": endpoint, "keys": config.keys, "epoch": epoch, "tokens": answer_tokens}
+            for part in split([(slot, INCARNATION) for slot in config.slots], PEER_PROCESSES):
+                peers.start("echo", {**asked, "slots": part}, peers_cpus())
+
         config.save(folder / "driver.json")
         with (folder / "driver.log").open("wb") as log:
             process = subprocess.Popen(
                 [sys.executable, "-m", "harness.driver", str(folder / "driver.json")], stdout=log, stderr=log, cwd=ROOT
             )
         try:
-            return _follow(pair, process, config, peers, answer_tokens, time.monotonic() + within_s)
+            return _follow(pair, process, config, join or echo, time.monotonic() + within_s)
         except BenchTimeout as error:
             raise BenchTimeout(f"{error}; its log: {(folder / 'driver.log').read_text()[-1500:]}") from error
         finally:
@@ -68,12 +86,12 @@ def run_driver(spec: RunSpec, *, answer_tokens: int, within_s: float) -> Attempt
             context.destroy(linger=0)
 
 
-def _config(folder: Path, spec: RunSpec) -> DriverConfig:
+def _config(folder: Path, spec: RunSpec, epoch: int) -> DriverConfig:
     (folder / "attempt").mkdir()
     return DriverConfig(
         run="bench",
         attempt=1,
-        epoch=EPOCH,
+        epoch=epoch,
         spec=spec.model_dump_json(),
         slots=spec.slots(),
         expect=spec.expected_replicas,
@@ -91,8 +109,7 @@ def _follow(
     pair: zmq.Socket[bytes],
     process: subprocess.Popen[bytes],
     config: DriverConfig,
-    peers: Children,
-    answer_tokens: int,
+    join: Callable[[str], None],
     deadline: float,
 ) -> Attempt:
     attempt = Attempt()
@@ -111,18 +128,12 @@ def _follow(
         elif isinstance(message, up.DriverPhase):
             attempt.phases.append(message.phase)
         elif isinstance(message, up.DriverUp):
-            _admit_all(pair, config, message.endpoint, peers, answer_tokens)
+            for index, slot in enumerate(config.slots):
+                pair.send(encode(up.Admit(slot, index, INCARNATION, 1)))
+            join(message.endpoint)
         elif isinstance(message, up.DriverEnd):
             attempt.end = message
     if not attempt.end.ok:
         raise BenchTimeout(f"the driver's load did not finish: {attempt.end.reason}")
     process.wait(10)
     return attempt
-
-
-def _admit_all(pair: zmq.Socket[bytes], config: DriverConfig, endpoint: str, peers: Children, answer_tokens: int) -> None:
-    for index, slot in enumerate(config.slots):
-        pair.send(encode(up.Admit(slot, index, "bench", 1)))
-    asked = {"endpoint": endpoint, "keys": config.keys, "epoch": config.epoch, "tokens": answer_tokens}
-    for part in split([(slot, "bench") for slot in config.slots], PEER_PROCESSES):
-        peers.start("echo", {**asked, "slots": part}, peers_cpus())
