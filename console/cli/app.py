@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 from cyclopts import App, CycloptsError, Group, Parameter, UnusedCliTokensError
 
-from console.cli import acts, checks, keys, listing, processes, serve, start, status, themes
+from console.cli import acts, checks, keys, listing, processes, serve, start, status, themes, tiny_model
 from console.cli.errors import describe
 from console.cli.output import complain, typed
 from console.cli.version import versions_line
@@ -40,7 +40,7 @@ def build() -> App:
     begin, watch, act, inside = map(Group.create_ordered, ("Start", "Look", "Act", "Processes"))
     app["--help"].group = app["--version"].group = Group("Options", sort_key=99)
     grouped: list[tuple[Group, Sequence[Callable[..., int]]]] = [
-        (begin, (start.demo, start.run, start.attach, serve.serve, start.restart_head)),
+        (begin, (start.demo, start.run, start.attach, serve.serve, start.restart_head, tiny_model.tiny_model)),
         (watch, (status.status, listing.runs, listing.show, listing.profiles, themes.themes, checks.doctor, keys.keys)),
         (inside, (processes.head, processes.worker)),
     ]

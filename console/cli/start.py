@@ -44,6 +44,12 @@ AS_CONFIGURED = Look()
 
 def demo(
     *,
+    engine: Annotated[
+        Literal["synthetic", "vllm-cpu"],
+        Parameter(
+            help="vllm-cpu: 2 real vLLM replicas of a tiny model of random weights on this CPU, for one minute (synthetic)"
+        ),
+    ] = "synthetic",
     explore: Annotated[
         bool, Parameter(negative="", help="An exploration without end, whose rate can be changed at once")
     ] = False,
@@ -54,7 +60,14 @@ def demo(
 ) -> int:
     """Run the demo: 8 nodes x 8 synthetic replicas with a planted straggler, LoadGen Server for two minutes."""
     endless = ["load.kind=explore", "load.duration_s=0"] if explore else []
-    return _run("demo", [*endless, *overrides], no_console=no_console, as_json=json, ask_on_quit=True, look=look)
+    profile = "demo"
+    if engine == "vllm-cpu":
+        from console.cli.real_demo import PROFILE, vllm_overrides
+
+        if not (no_console or json):
+            _need_terminal("the console", "--no-console")
+        profile, endless = PROFILE, [*vllm_overrides(overrides), *endless]
+    return _run(profile, [*endless, *overrides], no_console=no_console, as_json=json, ask_on_quit=True, look=look)
 
 
 def run(
