@@ -23,7 +23,13 @@ GENERATIONS = 48
 ROUNDS, UNSETTLED = 13, 2
 LENGTH = 64
 #: Steps of some 20 ms, as those of real accelerators: with the tiny model's 5 ms the wait for one of two cores is all one sees.
-SIZE = {"hidden_size": 512, "intermediate_size": 1536, "num_hidden_layers": 12, "num_attention_heads": 8, "num_key_value_heads": 2}
+SIZE = {
+    "hidden_size": 512,
+    "intermediate_size": 1536,
+    "num_hidden_layers": 12,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 2,
+}
 START_S = 240.0
 
 
