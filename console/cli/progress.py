@@ -17,14 +17,13 @@ from console.cli.fitting import fitted
 from console.cli.output import clock, number
 from console.cli.story import in_words
 from harness.wire.control import FleetSnapshot, JournalEntry, RoleView, SlaView
-from harness.wire.states import DRAINING, LOST, READY
+from harness.wire.states import DRAINING, LOST, READY, WARMING_PAIRS
 
 _ALIKE = 2
 EVERY_S = 2.0
 EVERY_ON_TERMINAL_S = 0.5
 #: What a driver is doing before its first query (DriverPhase), and a snapshot without an attempt.
 _BEFORE_LOAD = frozenset({"starting", "loading", "generating schedule", "waiting for replicas"})
-_WARMING_PAIRS = "warming pairs"  # of prefill and decode replicas, with how many of how many
 _NO_LOAD = frozenset({"", "ENDED"})
 _AFTER_LOAD = frozenset({"draining", "stopping", "logging"})
 
@@ -115,7 +114,7 @@ def progress_line(fleet: FleetSnapshot, width: int | None = None, issued_s: floa
         parts["missing"] = (f"{fleet.counts[LOST]} lost", "")
     if not fleet.attempt or fleet.attempt_state in _NO_LOAD:
         parts["phase"] = (f"{fleet.phase:<11}", fleet.phase)
-    elif fleet.attempt_state in _BEFORE_LOAD or fleet.attempt_state.startswith(_WARMING_PAIRS):
+    elif fleet.attempt_state in _BEFORE_LOAD or fleet.attempt_state.startswith(WARMING_PAIRS):
         parts["load"] = (f"{_kind(fleet)} #{fleet.attempt}: {fleet.attempt_state}",)
     else:
         parts |= _load(fleet, issued_s)

@@ -14,9 +14,9 @@ import numpy as np
 
 from console.store.fleet import READY_CODE, SLOW_CODE, FleetStore
 from harness.wire.control import RoleView
+from harness.wire.states import STANDS_STILL
 
 UNTOLD: Final = -1
-_STANDS_STILL: Final = {"prefill": "decode would stand still", "decode": "what is prefilled would find nobody"}
 
 
 def views(store: FleetStore) -> list[RoleView]:
@@ -56,7 +56,7 @@ def left_of_roles(store: FleetStore, at: Sequence[int]) -> tuple[str, str]:
         text = f"{left} {role} {'replica' if left == 1 else 'replicas'} would be READY"
         if leaves and not left:
             refuses = "the head refuses" if len(at) == 1 else "the head refuses the last"
-            text = f"no {role} replica would be READY, {_STANDS_STILL.get(role, 'nobody is left')}: {refuses}"
+            text = f"no {role} replica would be READY, {STANDS_STILL.get(role, 'nobody is left')}: {refuses}"
             objection = f"the last READY {role} replica"
         else:
             text += ": ok"

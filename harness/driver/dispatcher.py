@@ -357,13 +357,13 @@ class Dispatcher:
         self._outgoing.append(self._batch(now))
 
     def _watch_pairs(self, pairs: Pairs, now: int) -> None:
-        """A pair that does not warm up ends an attempt that has not begun; later it costs the newcomer its place."""
+        """A pair that does not warm up at the beginning ends the attempt; later it costs the newcomer its place."""
         for stuck in pairs.tick(now):
-            if not self.issued:
+            if not pairs.settled:
                 self.fail(stuck.why)
                 return
             log.warning("%s: %s takes no samples", stuck.why, stuck.member.slot)
-            self._outgoing.append(up.Silent(stuck.member.slot, stuck.member.incarnation, stuck.waited_s))
+            self._outgoing.append(up.Silent(stuck.member.slot, stuck.member.incarnation, stuck.waited_s, stuck.why))
         warmed = pairs.news(now)
         if warmed is not None:
             self._outgoing.append(warmed)

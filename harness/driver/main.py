@@ -31,7 +31,7 @@ from harness.driver.stages import Stages
 from harness.records.logs import LINE_FORMAT
 from harness.spec import RunSpec
 from harness.wire import attempt as up
-from harness.wire import sockets
+from harness.wire import sockets, states
 from harness.wire.frames import encode
 from harness.wire.keys import ServerKeys, ZapHandler, allow
 
@@ -164,7 +164,7 @@ class Driver:
         while not pairs.settled and dispatcher.failure is None:
             if pairs.total and time.monotonic() >= tell_s:
                 tell_s = time.monotonic() + _TELL_PAIRS_EVERY_S
-                dispatcher.tell(up.DriverPhase(f"warming pairs: {pairs.done} of {pairs.total}"))
+                dispatcher.tell(up.DriverPhase(f"{states.WARMING_PAIRS}: {pairs.done} of {pairs.total}"))
             time.sleep(0.005)
 
     def _load(self, dispatcher: Dispatcher) -> None:

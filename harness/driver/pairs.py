@@ -259,8 +259,8 @@ class Pairs:
 
     def _give_up(self, warming: _Warming, now_ns: int, what: str) -> None:
         prefill, decode = warming.pair
-        if not self._held.intersection(warming.pair):  # who is on hold need not answer
-            later = self._later(warming.pair)
+        later = self._later(warming.pair)
+        if later not in self._barred and not self._held.intersection(warming.pair):  # who is on hold need not answer
             self._barred.add(later)
             self._nobody_waits_for(later)
             why = f"warm-up of {prefill.slot} (prefill) with {decode.slot} (decode) {what}"

@@ -222,8 +222,8 @@ class Stages:
     def take_unreachable(self) -> list[Member]:
         found = [*self.prefill.take_unreachable(), *self.decode.take_unreachable()]
         if self.pairs is not None:
-            found += [member for member in self.pairs.take_unreachable() if member not in found]
-        return found
+            found += self.pairs.take_unreachable()
+        return list(dict.fromkeys(found))  # several warm-ups may have failed to reach the same one
 
     # --- samples -------------------------------------------------------------------------------------------
 

@@ -49,7 +49,7 @@ def look(roster: Roster, barrier: BarrierSpec, *, waited_s: float, why_no_node: 
     if waited_s < barrier.deadline_s:
         return BarrierView(False, "", missing, phase, ready)
     if absent and ready:
-        standstill = roles.STANDS_STILL[absent[0]]
+        standstill = states.STANDS_STILL[absent[0]]
         why = f"no {absent[0]} replica is READY after {barrier.deadline_s:g} s: {standstill}; no waiver or quorum helps"
         return BarrierView(False, why, missing, phase, ready)
     return _after_deadline(barrier, missing, missing_nodes, phase, ready)

@@ -15,6 +15,8 @@ from typing import Protocol, get_args
 
 from pydantic import ValidationError
 
+from harness.engines import registry
+from harness.engines.base import EngineError
 from harness.head.acts import Refused
 from harness.head.attempt import Attempt, Outcome
 from harness.head.journal import Journal
@@ -142,12 +144,16 @@ class Operations:
         return int(self._head.live.outstanding[replica.index]) if self.attempt_running else 0
 
     def _check(self, wanted: Wanted) -> None:
-        """Before anything ends for it: the spec's own rules hold for every attempt."""
+        """Before anything ends for it: the spec's own rules, and the engine's, hold for every attempt."""
         try:
-            self._head.spec_of(wanted)
+            spec = self._head.spec_of(wanted)
         except ValidationError as error:
             first = error.errors()[0]
             raise Refused(f"{'.'.join(map(str, first['loc']))}: {first['msg']}".lstrip(": ")) from error
+        refusal = _engine_refuses(spec)
+        # What it says of the run's own spec too (this machine need not have the model's files) is not about this attempt.
+        if refusal and refusal != _engine_refuses(self._spec):
+            raise Refused(f"no {wanted.kind} attempt on this fleet: {refusal}")
 
     def count_act(self, name: str, subject: str) -> None:
         if self._head.attempt is not None:
@@ -259,3 +265,11 @@ class Operations:
             raise Refused(f"policy {policy!r} is none of {', '.join(get_args(StragglerPolicy))}")
         before, self._head.duty.policy = self._head.duty.policy, policy
         return f"straggler policy {before} → {policy}"
+
+
+def _engine_refuses(spec: RunSpec) -> str:
+    try:
+        registry.check_args(spec)
+    except EngineError as error:
+        return str(error)
+    return ""

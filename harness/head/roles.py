@@ -13,9 +13,6 @@ from harness.head.roster import Replica, Roster
 from harness.wire import states
 from harness.wire.control import RoleView
 
-#: What happens to a fleet that has no replica of the role left.
-STANDS_STILL = {"prefill": "decode would stand still", "decode": "what is prefilled would find nobody"}
-
 
 def roles_of(roster: Roster) -> list[str]:
     """In the order in which a sample meets them; empty where every replica does both."""
@@ -32,9 +29,9 @@ def without_ready(roster: Roster) -> list[str]:
 
 def last_of_role(roster: Roster, replica: Replica) -> str:
     """Why this replica should stay, in words; "" when others of its role are READY."""
-    if replica.role not in STANDS_STILL or replica.state != states.READY or ready_of(roster, replica.role) > 1:
+    if replica.role not in states.STANDS_STILL or replica.state != states.READY or ready_of(roster, replica.role) > 1:
         return ""
-    return f"{replica.slot} is the last READY {replica.role} replica: {STANDS_STILL[replica.role]}"
+    return f"{replica.slot} is the last READY {replica.role} replica: {states.STANDS_STILL[replica.role]}"
 
 
 def views(roster: Roster, live: Live) -> list[RoleView]:

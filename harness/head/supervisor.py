@@ -45,8 +45,6 @@ from harness.wire.keys import ServerKeys
 
 log = logging.getLogger("paceline.head")
 
-_WARMING_PAIRS = "warming pairs"
-
 
 class Supervisor:
     def __init__(self, folder: RunFolder, spec: RunSpec, keys: ServerKeys, book: RunBook) -> None:
@@ -383,7 +381,7 @@ class Supervisor:
         elif isinstance(message, up.DriverUp):
             self._tell_replicas(self._data_endpoint(attempt))
         elif isinstance(message, up.DriverPhase):
-            goes_on = message.phase.startswith(_WARMING_PAIRS) and attempt.record.state.startswith(_WARMING_PAIRS)
+            goes_on = message.phase.startswith(states.WARMING_PAIRS) and attempt.record.state.startswith(states.WARMING_PAIRS)
             attempt.record.state = message.phase
             if not goes_on:  # of "3 of 20", "5 of 20" … the journal keeps the first
                 self.book.save()
@@ -409,7 +407,7 @@ class Supervisor:
         elif isinstance(message, up.Silent):
             replica = self.roster.current(message.slot, message.incarnation)
             if replica is not None:
-                why = f"answered nothing for {message.waited_s:.0f} s (sample deadline)"
+                why = message.why or f"answered nothing for {message.waited_s:.0f} s (sample deadline)"
                 self.roster.move(replica, states.LOST, why)
                 self.workers.command(replica, control.RecycleSlot(replica.slot, replica.incarnation, why))
 

@@ -82,9 +82,6 @@ class TtftParts:
             transfer_ms = np.maximum(rows["transfer_us"], 0) / 1e3
             columns[5, place] = np.maximum((rows["first_ns"] - rows["prefilled_ns"]) / 1e6 - transfer_ms, 0)
             columns[6, place] = transfer_ms
-            # The last dispatch may be that to the decode replica: of the wait before prefill, what prefill itself leaves.
-            before_ms = (rows["prefilled_ns"] - issued) / 1e6 - columns[3, place] - columns[4, place]
-            columns[2, place] = np.clip(before_ms, 0, columns[2, place])
         self._at_s[place] = now_s
         self._next = (self._next + n) % capacity
         self._held = min(self._held + n, capacity)

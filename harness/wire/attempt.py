@@ -24,7 +24,7 @@ SAMPLE_DTYPE = np.dtype(
         ("n_tokens", "<i4"),  # output tokens, the first one included
         ("scheduled_ns", "<i8"),  # when the schedule wanted it issued
         ("issued_ns", "<i8"),  # when LoadGen's callback (or our issuer) handed it over
-        ("dispatched_ns", "<i8"),  # last try sent to a replica
+        ("dispatched_ns", "<i8"),  # last try sent to a replica; with split roles its prefill
         ("first_ns", "<i8"),  # -1 = none
         ("done_ns", "<i8"),  # -1 = failed
         ("queue_us", "<i4"),  # replica's own durations of the counted try, -1 = unknown
@@ -154,11 +154,15 @@ class Redispatched(_Message):
 
 
 class Silent(_Message):
-    """A sample passed its deadline at a replica that has answered nothing since: it hangs. It gets no more work."""
+    """A sample passed its deadline at a replica that has answered nothing since: it hangs. It gets no more work.
+
+    Or a newcomer that did not warm up with a replica of the other role; `why` says so then.
+    """
 
     slot: str
     incarnation: str
     waited_s: float
+    why: str = ""
 
 
 class PairsWarmed(_Message):

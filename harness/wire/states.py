@@ -47,5 +47,11 @@ RUN_MOVES: Final[dict[str, frozenset[str]]] = {
     ABORTED: frozenset(),
 }
 
+#: What the state of an attempt begins with while prefill and decode replicas meet, before the load: "warming pairs: 3 of 20".
+WARMING_PAIRS: Final = "warming pairs"
+
+#: What happens to a fleet that has no READY replica of the role left.
+STANDS_STILL: Final = {"prefill": "decode would stand still", "decode": "what is prefilled would find nobody"}
+
 #: Verdicts of an attempt; ABORTED is an operator's stop, CRASHED everything that ended it unasked.
 VERDICTS: Final = ("VALID", "INVALID", "SUPERSEDED", "EXPLORATION", "ABORTED", "CRASHED")

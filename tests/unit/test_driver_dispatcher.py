@@ -316,12 +316,12 @@ def test_without_any_ready_replica_the_attempt_ends_with_that_reason(make_rig: C
 
 
 def test_a_replacement_within_the_grace_saves_the_attempt(make_rig: Callable[..., Rig]) -> None:
-    rig = make_rig(grace_s=0.3)
+    rig = make_rig(grace_s=1.0)
     rig.issue(0)
     time.sleep(0.1)
     replica = rig.join(0)
     replica.hear(data.Query)
-    time.sleep(0.35)
+    time.sleep(1.1)
     assert rig.dispatcher.failure is None
 
 

@@ -227,7 +227,8 @@ def test_a_pair_that_does_not_warm_up_ends_the_attempt_before_its_load(make_rig:
     assert rig.failure() == f"{named} was not done within 0.3 s: no answer to its decode"
 
 
-def test_a_newcomer_that_does_not_warm_up_is_reported_and_the_load_goes_on(make_rig: Callable[..., Rig]) -> None:
+@pytest.mark.parametrize("begun", [True, False], ids=["the load has begun", "LoadGen still makes its schedule"])
+def test_a_newcomer_that_does_not_warm_up_is_reported_and_the_attempt_goes_on(make_rig: Callable[..., Rig], begun: bool) -> None:
     rig = make_rig(pairs_deadline_s=0.5)
     prefill, decode = rig.join(0), rig.join(1)
     assert rig.dispatcher.stages is not None
@@ -235,11 +236,17 @@ def test_a_newcomer_that_does_not_warm_up_is_reported_and_the_load_goes_on(make_
     rig.dispatcher.stages.pairs.wanted = True
     warm(prefill, decode)
     rig.hear(up.PairsWarmed)
-    rig.issue(1)
-    sample = prefill.hear(data.Query)
+    if begun:
+        rig.issue(1)
+        sample = prefill.hear(data.Query)
     rig.join(2)
     assert prefill.hear(data.Query).seq < 0
-    assert rig.hear(up.Silent).slot == SLOTS[2]
+    silent = rig.hear(up.Silent)
+    assert silent.slot == SLOTS[2]
+    assert silent.why.startswith(f"warm-up of {SLOTS[0]} (prefill) with {SLOTS[2]} (decode) was not done within 0.5 s")
+    if not begun:
+        rig.issue(1)
+        sample = prefill.hear(data.Query)
     prefill.prefilled(sample)
     decode.complete(decode.hear(data.Query), 1, 2)
     rig.told(2)

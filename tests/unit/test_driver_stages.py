@@ -30,7 +30,11 @@ def prefilled(seq: int, attempt_try: int) -> Prefilled:
 
 
 def make_stages(
-    send: Callable[[Member, Sample], bool], cancel: Callable[[Member, Sample], None], policies: tuple[str, str], cap: int = CAP
+    send: Callable[[Member, Sample], bool],
+    cancel: Callable[[Member, Sample], None],
+    policies: tuple[str, str],
+    cap: int = CAP,
+    pairs_deadline_ns: int | None = None,
 ) -> Stages:
     return Stages(
         send,
@@ -41,6 +45,7 @@ def make_stages(
         cap=cap,
         max_tries=MAX_TRIES,
         deadline_ns=DEADLINE_NS,
+        pairs_deadline_ns=pairs_deadline_ns,
     )
 
 
@@ -59,6 +64,7 @@ class StagesMachine(RuleBasedStateMachine):
         self.cancelled: set[tuple[Member, int, int]] = set()
         self.rounds: dict[int, int] = {}
         self.broken: set[Member] = set()
+        self.held: set[Member] = set()
         self.lives = 0
         self.over = False
 
@@ -106,6 +112,8 @@ class StagesMachine(RuleBasedStateMachine):
         self.lives += 1
         identity = b"one" if self.one_connection else b"id%d" % self.lives
         member = Member(place, slot, f"life{self.lives}", self.lives, identity, ROLES[place])
+        if held:
+            self.held.add(member)
         self.feed(lambda: self.stages.join(member, self.now_ns, held=held))
 
     @precondition(lambda self: not self.over)
@@ -191,9 +199,11 @@ class StagesMachine(RuleBasedStateMachine):
         member = self.some_member(data)
         kept = dict(member.inflight)
         if hold:
+            self.held.add(member)
             self.feed(lambda: self.stages.hold(member))
             assert member.inflight == kept
         else:
+            self.held.discard(member)
             self.feed(lambda: self.stages.release(member, self.now_ns))
 
     @precondition(lambda self: not self.over)
@@ -283,14 +293,86 @@ class StagesMachine(RuleBasedStateMachine):
                 assert not [m for m in ledger.members.values() if m.accepting and len(m.inflight) < CAP]
 
     @invariant()
+    def whoever_is_on_hold_or_gone_takes_nothing(self) -> None:
+        assert not [member for member in self.held if member.accepting]
+        for ledger in (self.stages.prefill, self.stages.decode):
+            assert ledger.accepting == sum(member.accepting for member in ledger.members.values())
+
+    @invariant()
     def rounds_are_counted(self) -> None:
         assert all(sample.tries == self.rounds.get(sample.seq, 0) <= MAX_TRIES for sample in self.issued)
 
 
+class PairsMachine(StagesMachine):
+    """The same where members have to meet before they take samples."""
+
+    @initialize()
+    def begin(self) -> None:
+        super().begin()
+        self.stages = make_stages(self.send, self.cancel, self.policies, pairs_deadline_ns=DEADLINE_NS)
+        assert self.stages.pairs is not None
+        self.pairs = self.stages.pairs
+        self.pairs.wanted = True
+        self.warmups: list[Query] = []  # that nobody has answered yet
+        self.senders: dict[int, Member] = {}
+        self.met: set[tuple[Member, Member]] = set()
+
+    def send(self, member: Member, sample: Sample) -> bool:
+        if sample.seq >= 0:
+            return super().send(member, sample)
+        if member in self.broken:
+            return False
+        self.warmups.append((member, sample.seq, sample.tries, sample.stage))
+        return True
+
+    @precondition(lambda self: not self.over and self.warmups)
+    @rule(data=st.data(), fails=st.sampled_from([False, False, False, True]))
+    def a_warm_up_is_answered(self, data: st.DataObject, fails: bool) -> None:
+        query = member, seq, tries, stage = self.some(data, self.warmups)
+        self.warmups.remove(query)
+        if fails:
+            self.feed(lambda: self.stages.failed(seq, tries, member.identity, self.now_ns, "no room"))
+        elif stage == PREFILL:
+            self.senders[seq] = member
+            self.feed(lambda: self.stages.prefilled(prefilled(seq, tries), member.identity, b"kv", self.now_ns))
+        else:
+            self.met.add((self.senders[seq], member))
+            self.feed(lambda: self.stages.current(seq, tries, member.identity, self.now_ns))
+
+    @precondition(lambda self: not self.over)
+    @rule()
+    def tick(self) -> None:
+        self.feed(lambda: self.pairs.tick(self.now_ns))
+
+    @invariant()
+    def whoever_takes_samples_has_met_all_others_that_do(self) -> None:
+        taking = [[m for m in ledger.members.values() if m.accepting] for ledger in (self.stages.prefill, self.stages.decode)]
+        assert {(first, second) for first in taking[0] for second in taking[1]} <= self.met
+
+    def teardown(self) -> None:
+        """Once all answer and nobody is kept out, all are taken."""
+        self.broken.clear()
+        while not self.over and not all(member.accepting for member in self.stages.members.values()):
+            assert self.now_ns < 10**6, "somebody is never taken"
+            self.now_ns += DEADLINE_NS // 4
+            self.feed(lambda: self.pairs.tick(self.now_ns))
+            for member in [member for member in self.stages.members.values() if not member.accepting]:
+                self.held.discard(member)
+                self.feed(lambda member=member: self.stages.release(member, self.now_ns))  # type: ignore[misc]
+            for member, seq, tries, stage in self.warmups:
+                if stage == PREFILL:
+                    self.feed(lambda: self.stages.prefilled(prefilled(seq, tries), member.identity, b"kv", self.now_ns))  # noqa: B023
+                else:
+                    self.feed(lambda: self.stages.current(seq, tries, member.identity, self.now_ns))  # noqa: B023
+
+
+@pytest.mark.parametrize("machine", [StagesMachine, PairsMachine])
 @pytest.mark.parametrize("one_connection", [False, True])
 @pytest.mark.parametrize("policies", [("least_outstanding",) * 2, ("least_tokens",) * 2, ("round_robin", "session")])
-def test_no_sequence_of_events_loses_doubles_or_mixes_up_a_sample(policies: tuple[str, str], one_connection: bool) -> None:
-    machine = type("Machine", (StagesMachine,), {"policies": policies, "one_connection": one_connection})
+def test_no_sequence_of_events_loses_doubles_or_mixes_up_a_sample(
+    machine: type[StagesMachine], policies: tuple[str, str], one_connection: bool
+) -> None:
+    machine = type("Machine", (machine,), {"policies": policies, "one_connection": one_connection})
     run_state_machine_as_test(machine, settings=settings(max_examples=40, stateful_step_count=60, deadline=None))
 
 
@@ -502,3 +584,16 @@ def test_room_that_a_lost_cache_leaves_at_a_decode_replica_is_used_at_once() -> 
     assert holder is not None
     rig.stages.drop(holder, 50, "crashed")
     assert rig.sent[-1] == ("D2", 2, 1)
+
+
+def test_a_member_that_several_warm_ups_failed_to_reach_is_named_once() -> None:
+    stages = make_stages(lambda *_: False, lambda *_: None, ("round_robin",) * 2, pairs_deadline_ns=DEADLINE_NS)
+    members = [
+        Member(place, f"node000/gpu{place}", "a", 1, b"id", role) for place, role in enumerate(("prefill", "decode", "decode"))
+    ]
+    for member in members:
+        stages.join(member, 0)
+    assert stages.pairs is not None
+    stages.pairs.wanted = True
+    stages.pairs.tick(1)
+    assert stages.take_unreachable() == members[:1]

@@ -129,12 +129,6 @@ def test_with_split_roles_the_parts_add_up_too() -> None:
     assert sum(part.mean_ms for part in told) == pytest.approx(43, abs=1e-3)
 
 
-def test_a_last_dispatch_after_prefill_does_not_count_prefill_as_waiting_in_the_head() -> None:
-    parts = TtftParts(60.0, split=True)
-    parts.add(rows(10, dispatched_ns=32_000_000, **SPLIT), 1.0)
-    assert [part.mean_ms for part in parts.figures(1.0)[0]] == pytest.approx([1, 2, 5, 20, 13, 2, 0], abs=1e-4)
-
-
 def test_with_split_roles_samples_that_were_prefilled_again_after_their_first_token_are_left_out() -> None:
     parts = TtftParts(60.0, split=True)
     parts.add(rows(5, **(SPLIT | {"prefilled_ns": 50_000_000})), 1.0)
