@@ -9,6 +9,7 @@ is stuck) the whole process is killed: the other slots then restart too, which i
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import time
 import uuid
@@ -265,8 +266,15 @@ class Agent:
             try:
                 process = self._launch(carrier, due, tuple(lives))
             except (OSError, CannotLaunch, EngineError) as error:
-                final = not isinstance(error, OSError)  # another try would find the same node, spec and interpreter
-                reason = str(error) if final else f"the process could not be started: {error}"
+                python = self._spec.fleet.python
+                final = True  # another try would find the same node, spec and interpreter
+                if not isinstance(error, OSError):
+                    reason = str(error)
+                elif python is not None and error.errno in (errno.ENOEXEC, errno.EACCES, errno.ENOENT):
+                    reason = f"fleet.python = {python}: cannot be run: {error.strerror}; give the path of a Python 3.11 or newer"
+                else:
+                    final = False  # no memory, no process numbers: that passes
+                    reason = f"the process could not be started: {error}"
                 log.error("%s: %s", carrier.log_path.stem, reason)
                 for slot in due:
                     self._ended(carrier, slot, slot.incarnation, reason, [], final=final)

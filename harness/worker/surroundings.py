@@ -96,5 +96,11 @@ def _interpreter(python: str, environ: Mapping[str, str]) -> str:
     found = shutil.which(os.path.expanduser(python), path=environ.get("PATH"))
     if found is not None:
         return os.path.abspath(found)
-    why = "is not executable" if os.path.exists(python) else "no such file" if os.sep in python else "not found on PATH"
+    named = os.path.expanduser(python)
+    if os.path.isdir(named):
+        why = "is a folder"
+    elif os.path.exists(named):
+        why = "is not executable"
+    else:
+        why = "no such file" if os.sep in named else "not found on PATH"
     raise CannotLaunch(f"fleet.python = {python}: {why}; give the path of a Python 3.11 or newer that has the engine's library")

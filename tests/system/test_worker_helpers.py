@@ -193,6 +193,15 @@ def test_a_program_that_is_no_interpreter_is_the_final_reason(make_head: MakeHea
     assert "fleet.python = /bin/true: it ended by itself (exit code 0) without running our code" in reason
 
 
+def test_a_file_that_cannot_be_run_is_the_final_reason(make_head: MakeHead, tmp_path: Path) -> None:
+    garbage = tmp_path / "garbage"
+    garbage.write_text("no program")
+    garbage.chmod(0o755)
+    assert final_reason(make_head(synthetic_with(garbage))).startswith(
+        f"fleet.python = {garbage}: cannot be run: Exec format error"
+    )
+
+
 def test_an_environment_without_our_libraries_says_which_one_it_lacks(make_head: MakeHead, tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "bare"], check=True, timeout=60)
     reason = final_reason(make_head(synthetic_with(tmp_path / "bare" / "bin" / "python")))

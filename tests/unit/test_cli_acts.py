@@ -84,6 +84,7 @@ def head(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[AnsweringH
         (["drain", "demo", "node001/gpu2"], "drain", {"slot": "node001/gpu2", "incarnation": ""}),
         (["recycle", "node001/gpu2"], "recycle", {"slot": "node001/gpu2", "incarnation": ""}),
         (["evict", "node001/gpu2", "--incarnation", "ab12"], "evict", {"slot": "node001/gpu2", "incarnation": "ab12"}),
+        (["drain", "node001/gpu2", "--force"], "drain", {"slot": "node001/gpu2", "incarnation": "", "force": True}),
         (["readmit", "node001/gpu2"], "readmit", {"slot": "node001/gpu2"}),
         (["waive", RUN, "node001/gpu2"], "waive", {"slot": "node001/gpu2"}),
         (["pause"], "pause", {}),
@@ -109,6 +110,12 @@ def test_a_refused_act_is_told_on_stderr_and_exits_with_1(head: AnsweringHead, c
     caught = capsys.readouterr()
     assert caught.out == ""
     assert caught.err == f"paceline: {RUN}: evict refused: quorum: 60 replicas must stay READY\n"
+
+
+def test_a_refusal_that_can_be_forced_names_the_option(head: AnsweringHead, capsys: pytest.CaptureFixture[str]) -> None:
+    head.answer = lambda command: (False, "node000/gpu0 is the last READY prefill replica; force to do it anyway")
+    assert main(["evict", "node000/gpu0"]) == 1
+    assert capsys.readouterr().err.endswith("is the last READY prefill replica; with --force it is done anyway\n")
 
 
 def test_the_answer_can_be_had_as_json(head: AnsweringHead, capsys: pytest.CaptureFixture[str]) -> None:

@@ -87,3 +87,20 @@ def test_a_file_where_runs_should_be_kept_is_bad_input(
     monkeypatch.setenv("PACELINE_RUNS", str(tmp_path / "taken"))
     assert main(["run", "demo", "--no-console"]) == 2
     assert "PACELINE_RUNS" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("overrides", "told"),
+    [
+        (["fleet.python=/nowhere/python"], "fleet.python = /nowhere/python: no such program"),
+        (["fleet.python=/bin/false"], "fleet.python = /bin/false: exit status 1"),
+    ],
+)
+def test_an_engine_that_cannot_start_here_is_bad_input_before_there_is_a_run(
+    overrides: list[str], told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PACELINE_RUNS", str(tmp_path / "runs"))
+    given = [word for override in overrides for word in ("-s", override)]
+    assert main(["run", "demo", "--no-console", *given]) == 2
+    assert told in capsys.readouterr().err
+    assert not list((tmp_path / "runs").glob("*"))

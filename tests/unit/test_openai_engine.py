@@ -14,7 +14,8 @@ import pytest
 from openai_kit import DONE, PROMPT, Asked, Listener, engine_of, event, ids_of, request, running, serving, soon, token, usage
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from harness.engines.base import EngineError, EngineStats, Key, Request
+from harness.engines.base import ArgumentError, EngineError, EngineStats, Key, Request
+from harness.engines.openai.client import PAGE_BYTES
 from harness.wire.data import DECODE, PREFILL
 
 KEY = Key(1, 0, 1)
@@ -104,6 +105,9 @@ async def test_stop_leaves_nothing_pending() -> None:
         assert len(listener.order) == heard
         ours = {task for task in asyncio.all_tasks() - before if "openai_kit" not in str(task.get_coro())}
         assert not {task for task in ours if "harness" in str(task.get_coro())}
+        engine.submit(request(9))
+        assert listener.failures == {Key(1, 9, 1): "the engine was stopped"}
+        assert engine.stats().failed == 1
 
 
 async def test_a_connection_is_used_again() -> None:
@@ -144,6 +148,13 @@ async def test_the_sampling_of_the_spec_is_said_in_full() -> None:
         "stream_options": {"include_usage": True},
         "return_token_ids": True,
     }
+
+
+async def test_every_sample_has_a_seed_of_its_own_which_its_tries_share() -> None:
+    sampling = {"temperature": 1.0, "seed": 7}
+    tries = [request(3, attempt_try=1), request(3, attempt_try=2), request(4)]
+    assert [(await body_of(one, sampling=sampling))["seed"] for one in tries] == [10, 10, 11]
+    assert "seed" not in await body_of(request(3))
 
 
 async def test_warm_up_is_of_fixed_length_and_other_requests_are_not() -> None:
@@ -291,8 +302,31 @@ async def test_a_server_that_cannot_be_used_is_told_at_the_start(
     options: dict[str, Any], args: dict[str, Any], told: str
 ) -> None:
     async with serving(**options) as fake:
-        with pytest.raises(EngineError, match=told):
+        with pytest.raises(EngineError, match=told) as caught:
             async with running({"base_urls": [fake.url], **args}):
+                pass
+        assert isinstance(caught.value, ArgumentError) == (options.get("health") != 503), (
+            "what a restart could not change is final"
+        )
+
+
+async def test_https_where_there_is_none_is_told_at_once() -> None:
+    async def plain(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1)
+        writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        writer.close()
+
+    async with await asyncio.start_server(plain, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        with pytest.raises(ArgumentError, match=r"https://.*: no TLS that can be trusted: .*; is it http://\?"):
+            async with running({"base_urls": [f"https://127.0.0.1:{port}"], "start_s": 3}):
+                pass
+
+
+async def test_a_page_without_end_is_not_read_to_its_end() -> None:
+    async with serving(models=["x" * PAGE_BYTES]) as fake:
+        with pytest.raises(EngineError, match="/v1/models: the page is longer than 8 MiB"):
+            async with running({"base_urls": [fake.url]}):
                 pass
 
 
@@ -342,6 +376,18 @@ async def test_the_servers_metrics_are_told_once_scraped() -> None:
 
         await soon(changed)
         assert (told[-1].tokens_out, told[-1].steps, told[-1].batch, told[-1].running) == (50, 5, 10.0, 3)
+
+
+async def test_replicas_that_share_a_server_count_their_own_tokens_alone() -> None:
+    def metrics() -> str:
+        return "vllm:num_requests_running 3\nvllm:generation_tokens_total 5"
+
+    async with serving(metrics=metrics) as fake, running({"base_urls": [fake.url], "shared": True}) as (engine, listener):
+        assert engine.facts()["statistics"] == "own counts, steps estimated"
+        engine.submit(request(0, 12))
+        await listener.ends(1)
+        stats = engine.stats()
+        assert (stats.tokens_out, stats.running, stats.outstanding) == (12, 0, 0)
 
 
 def test_no_more_of_the_machine_is_imported_than_needed(run_python: Callable[[str], str]) -> None:

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from openai_kit import Listener, engine_of, request, running, soon
+from openai_kit import Listener, engine_of, request, running, serving, soon
 
 from harness.cluster.procinfo import start_ticks
-from harness.engines.base import EngineError, Key
+from harness.engines.base import ArgumentError, EngineError, Key
 
 #: Speaks just enough, and has a helper process that outlives it as engine cores do.
 PROGRAM = """
@@ -152,10 +152,37 @@ async def test_a_stop_that_is_cut_short_kills_at_once(program: Path) -> None:
     await soon(lambda: not alive(pids_of(program)))
 
 
-async def test_a_command_that_does_not_exist_is_told() -> None:
-    with pytest.raises(EngineError, match=r"fleet.engine_args.command: '/no/such/thing' cannot be started"):
-        async with running({"command": ["/no/such/thing", "{port}"]}):
+@pytest.mark.parametrize("program", ["/no/such/thing", "no-such-thing", "/tmp", "/etc/hostname"])
+async def test_a_command_that_is_no_program_is_told_once_and_for_all(program: str) -> None:
+    with pytest.raises(ArgumentError, match=rf"fleet.engine_args.command: '{program}' cannot be started: .*must be a program"):
+        async with running({"command": [program, "{port}"]}):
             pass
+
+
+async def test_a_port_that_is_taken_is_told_and_whoever_has_it_is_not_asked(program: Path) -> None:
+    async with serving() as fake:
+        port = int(fake.url.rpartition(":")[2])
+        with pytest.raises(EngineError, match=rf"fleet.engine_args.port: {port} is not free for the server of node000/gpu0"):
+            async with running({**args_of(program), "port": port}):
+                pass
+        assert not program.with_name("pids").exists(), "nothing was started"
+
+
+async def test_a_server_that_writes_without_pause_does_not_hold_up_its_replica(program: Path) -> None:
+    chatty = program.with_name("chatty.py")
+    chatty.write_text(
+        f"import runpy, subprocess\nsubprocess.Popen(['yes'])\nrunpy.run_path({str(program)!r}, run_name='__main__')\n"
+    )
+    async with running(args_of(chatty, loads_s=0.5)) as (engine, listener):
+        engine.submit(request(0))
+        await listener.ends(1)
+        late_s = 0.0
+        for _ in range(20):
+            began_s = time.monotonic()
+            await asyncio.sleep(0.01)
+            late_s = max(late_s, time.monotonic() - began_s)
+        assert late_s < 1.0
+    await soon(lambda: not alive(pids_of(program)))
 
 
 async def test_nothing_survives_a_replica_that_is_killed(program: Path, tmp_path: Path) -> None:

@@ -30,7 +30,9 @@ REAL = {  # profiles of real engines: the kind of dataset, accelerators of a rep
 @pytest.fixture
 def real_paths(tmp_path: Path) -> list[str]:
     """Overrides for what a profile of a real engine leaves open."""
-    (tmp_path / "config.json").write_text('{"vocab_size": 201088}')
+    (tmp_path / "config.json").write_text('{"model_type": "gpt_oss", "vocab_size": 201088}')
+    (tmp_path / "model.safetensors").write_bytes((2).to_bytes(8, "little") + b"{}")
+    (tmp_path / "tokenizer.json").touch()
     (tmp_path / "samples").write_text("")
     return [f"model.path={tmp_path}", f"dataset.path={tmp_path / 'samples'}"]
 

@@ -138,9 +138,33 @@ def test_the_demos_model_is_kept_and_made_again_when_incomplete(tmp_path: Path, 
     assert list(kept.parent.iterdir()) == [kept], "nothing half-made stays"
 
 
-def python_that_answers(path: Path, status: int) -> str:
+@pytest.mark.parametrize(
+    ("place", "told"),
+    [
+        ("link", "is a link to nowhere, which is not there"),
+        ("link/deeper", "link is a link to nowhere"),
+        ("x" * 300, "cannot be used: File name too long"),
+        ("busy", "model.safetensors is a folder, where a file is to be written"),
+        ("file/deeper", "cannot be"),
+    ],
+)
+def test_a_place_where_no_folder_can_be_is_refused_and_nothing_is_written(
+    place: str, told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "link").symlink_to("nowhere")
+    (tmp_path / "busy" / "model.safetensors").mkdir(parents=True)
+    (tmp_path / "file").touch()
+    before = sorted(tmp_path.rglob("*"))
+    assert main(["tiny-model", str(tmp_path / place), "--force"]) == 2
+    err = capsys.readouterr().err
+    assert told in err
+    assert len(err) < 600
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def python_that_answers(path: Path, status: int, words: str = "has vllm") -> str:
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(f"#!/bin/sh\nexit {status}\n")
+    path.write_text(f"#!/bin/sh\necho {words}\nexit {status}\n")
     path.chmod(0o755)
     return str(path)
 
@@ -164,13 +188,16 @@ def test_the_demo_takes_the_environment_of_the_tests_when_it_is_complete(without
     assert real_demo.python_with_vllm() == python
 
 
-@pytest.mark.parametrize(("status", "told"), [(3, "has no vLLM"), (1, "is no Python"), (None, "is not a file")])
+@pytest.mark.parametrize(
+    ("status", "words", "told"),
+    [(0, "no vllm", "has no vLLM"), (1, "", "is no Python"), (0, "", "is no Python"), (None, "", "is not a file")],
+)
 def test_an_interpreter_named_for_the_demo_that_cannot_be_used_is_refused(
-    status: int | None, told: str, without_vllm: Path, monkeypatch: pytest.MonkeyPatch
+    status: int | None, words: str, told: str, without_vllm: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     named = without_vllm / "mine"
     if status is not None:
-        python_that_answers(named, status)
+        python_that_answers(named, status, words)
     monkeypatch.setenv("PACELINE_VLLM_PYTHON", str(named))
     with pytest.raises(BadInput, match=told):
         real_demo.python_with_vllm()

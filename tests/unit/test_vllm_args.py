@@ -12,14 +12,18 @@ import pytest
 
 from harness.engines import registry
 from harness.engines.base import EngineError, Key, Request
+from harness.engines.tinymodel import write_tiny_model
 from harness.engines.vllm import compat
 from harness.engines.vllm.args import arguments
+from harness.engines.vllm.launch import would_say_it_again
 from harness.engines.vllm.logtail import LogTail
 from harness.engines.vllm.sampling import CannotServe, handoff_of, transfer_params
 from harness.engines.vllm.stats import Meter
 from harness.spec import RunSpec
 from harness.wire.data import DECODE, PREFILL
 
+#: A safetensors file that is whole, without a tensor.
+NO_WEIGHTS = (2).to_bytes(8, "little") + b"{}"
 NIXL = {"kv_connector": "NixlConnector"}
 #: As `compat.argument_defaults` answers, cut down.
 KNOWN: dict[str, Any] = dict.fromkeys(
@@ -33,7 +37,8 @@ KNOWN: dict[str, Any] = dict.fromkeys(
 
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
-    (tmp_path / "config.json").write_text(json.dumps({"vocab_size": 512}))
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama", "vocab_size": 512}))
+    (tmp_path / "model.safetensors").write_bytes(NO_WEIGHTS)
     return tmp_path
 
 
@@ -63,6 +68,27 @@ def test_a_model_that_is_not_there_is_named(tmp_path: Path) -> None:
     assert "config.json cannot be read" in refusal(spec_of(tmp_path))
 
 
+@pytest.mark.parametrize("config", [[1], {}, {"vocab_size": 512}])
+def test_a_config_that_is_no_models_is_refused(tmp_path: Path, config: Any) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert "is not a model's: it has neither model_type nor architectures" in refusal(spec_of(tmp_path))
+
+
+def test_a_model_without_weights_is_refused_before_vllm_is_imported(model: Path) -> None:
+    (model / "model.safetensors").unlink()
+    assert f"model.path = '{model}': no weights there (*.safetensors, *.bin" in refusal(spec_of(model))
+    registry.check_args(spec_of(model, {"load_format": "dummy"}))
+
+
+@pytest.mark.parametrize("cut", [0, 6, 600, -1])
+def test_weights_that_are_cut_short_are_refused_before_vllm_is_imported(tmp_path: Path, cut: int) -> None:
+    write_tiny_model(tmp_path)
+    registry.check_args(spec_of(tmp_path))
+    file = tmp_path / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:cut])
+    assert f"model.path = '{tmp_path}': model.safetensors is not whole: it is cut short" in refusal(spec_of(tmp_path))
+
+
 def test_a_vocabulary_larger_than_the_models_is_refused(model: Path) -> None:
     text = refusal(spec_of(model, model={"vocab_size": 32000}))
     assert "model.vocab_size = 32000" in text
@@ -70,7 +96,8 @@ def test_a_vocabulary_larger_than_the_models_is_refused(model: Path) -> None:
 
 
 def test_the_vocabulary_of_a_model_with_a_text_part_is_found(tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text(json.dumps({"text_config": {"vocab_size": 300}}))
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "x", "text_config": {"vocab_size": 300}}))
+    (tmp_path / "model.safetensors").write_bytes(NO_WEIGHTS)
     assert "has 300" in refusal(spec_of(tmp_path))
 
 
@@ -341,6 +368,21 @@ def test_the_cause_is_found_behind_what_only_points_to_it(tmp_path: Path) -> Non
         file.truncate(0)  # as the worker bounds it
         assert log.last_error() == ""
         log.close()
+
+
+@pytest.mark.parametrize(
+    ("cause", "again"),
+    [
+        ("ValueError: Load format `nix` is not supported", True),
+        ("pydantic_core._pydantic_core.ValidationError: 1 validation error", True),
+        ("ValueError: No available memory for the cache blocks.", False),
+        ("torch.OutOfMemoryError: CUDA out of memory", False),
+        ("RuntimeError: Worker died", False),
+        ("", False),
+    ],
+)
+def test_a_start_that_would_fail_again_in_the_same_way_is_not_tried_again(cause: str, again: bool) -> None:
+    assert would_say_it_again(cause) is again
 
 
 def test_an_output_that_cannot_be_read_back_has_no_last_words() -> None:

@@ -95,7 +95,10 @@ def test_beside_other_libraries_our_package_is_linked_into_a_folder_of_its_own(
 
 @pytest.mark.parametrize(
     ("python", "why"),
-    [("/nowhere/python", "no such file"), ("python-of-nobody", "not found on PATH"), ("{file}", "is not executable")],
+    [
+        *(("/nowhere/python", "no such file"), ("python-of-nobody", "not found on PATH"), ("{file}", "is not executable")),
+        *(("/tmp", "is a folder"), ("~/nowhere/python", "no such file")),
+    ],
 )
 def test_an_interpreter_that_cannot_be_started_is_refused_with_what_would_be_right(tmp_path: Path, python: str, why: str) -> None:
     plain = tmp_path / "plain"

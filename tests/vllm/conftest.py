@@ -50,6 +50,23 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(pytest.mark.skip(reason=why))
 
 
+@pytest.fixture(scope="module", autouse=True)
+def environment_of_its_own() -> Iterator[None]:
+    """vLLM, our engine and its kit set variables, which would make the replicas of later runs other than a user's.
+
+    What has not changed is not set again: a process whose whole environment has moved cannot change its title, and tests
+    know vLLM's processes by theirs.
+    """
+    before = dict(os.environ)
+    yield
+    changed = [name for name in os.environ.keys() | before.keys() if os.environ.get(name) != before.get(name)]
+    for name in changed:
+        if name in before:
+            os.environ[name] = before[name]
+        else:
+            del os.environ[name]
+
+
 @pytest.fixture(scope="session")
 def tiny_llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("models") / "tiny-llama"

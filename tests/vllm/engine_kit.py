@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
+import sys
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "unit"))  # openai_kit: what hears an engine
+
+import openai_kit
 
 from harness.engines import registry
 from harness.engines.base import EngineContext, EngineStats, Key, Request
@@ -58,48 +62,12 @@ def request(seq: int, max_tokens: int = 40, epoch: int = 1, attempt_try: int = 0
     return Request(Key(epoch, seq, attempt_try), prompt(seq, tokens), max_tokens, index=seq)
 
 
-@dataclass
-class Listener:
-    firsts: dict[Key, bytes] = field(default_factory=dict)
-    completes: dict[Key, bytes] = field(default_factory=dict)
-    handoffs: dict[Key, bytes] = field(default_factory=dict)
-    failures: dict[Key, str] = field(default_factory=dict)
-    deaths: list[str] = field(default_factory=list)
-    order: list[tuple[str, Key]] = field(default_factory=list)
-    times_us: dict[Key, tuple[int, int, int]] = field(default_factory=dict)
-    changed: asyncio.Event = field(default_factory=asyncio.Event)
+class Listener(openai_kit.Listener):
+    """That an engine dies ends every wait, except for its death."""
 
-    def first(self, key: Key, token: bytes, queue_us: int, prefill_us: int) -> None:
-        self.firsts[key] = token
-        self._note("first", key)
-
-    def complete(self, key: Key, tokens: bytes, queue_us: int, prefill_us: int, decode_us: int) -> None:
-        self.completes[key] = tokens
-        self.times_us[key] = queue_us, prefill_us, decode_us
-        self._note("complete", key)
-
-    def prefilled(self, key: Key, handoff: bytes, queue_us: int, prefill_us: int) -> None:
-        self.handoffs[key] = handoff
-        self._note("prefilled", key)
-
-    def failed(self, key: Key, reason: str) -> None:
-        self.failures[key] = reason
-        self._note("failed", key)
-
-    def died(self, reason: str) -> None:
-        self.deaths.append(reason)
-        self.changed.set()
-
-    def _note(self, what: str, key: Key) -> None:
-        self.order.append((what, key))
-        self.changed.set()
-
-    async def until(self, reached: Callable[[], bool], deadline_s: float = 60.0) -> None:
-        async with asyncio.timeout(deadline_s):
-            while not reached():
-                assert not self.deaths, f"the engine died: {self.deaths}"
-                self.changed.clear()
-                await self.changed.wait()
+    async def until(self, reached: Callable[[], object], deadline_s: float = 60.0) -> None:
+        await super().until(lambda: reached() or self.deaths, deadline_s)
+        assert reached(), f"the engine died: {self.deaths}"
 
     async def until_complete(self, count: int, deadline_s: float = 60.0) -> None:
         await self.until(lambda: len(self.completes) >= count, deadline_s)

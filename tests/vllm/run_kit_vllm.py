@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from environment import HERMETIC
 
 from harness.datasets.load import load
 from harness.spec import RunSpec
@@ -36,9 +37,6 @@ ENGINE_ARGS = {
     "max_num_batched_tokens": 512,
     "kv_cache_memory_bytes": 64 * 1024 * 1024,
 }
-HERMETIC = {
-    "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1", "VLLM_HOST_IP": "127.0.0.1", "OMP_NUM_THREADS": "1",
-}  # fmt: skip
 
 
 def vllm_spec(model: Path, load_table: dict[str, Any], **fleet: Any) -> RunSpec:

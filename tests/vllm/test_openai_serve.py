@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 import pytest_asyncio
 from descendants import descendants
+from environment import HERMETIC
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "unit"))  # openai_kit: what hears an engine
 
@@ -34,14 +35,7 @@ SERVE = [
     *("--max-num-seqs", "16", "--max-num-batched-tokens", "512", "--no-enable-prefix-caching"),
     *("--kv-cache-memory-bytes", str(64 * 2**20), "--disable-uvicorn-access-log"),
 ]
-ENV = {
-    "HF_HUB_OFFLINE": "1",
-    "VLLM_NO_USAGE_STATS": "1",
-    "DO_NOT_TRACK": "1",
-    "VLLM_HOST_IP": "127.0.0.1",
-    "OMP_NUM_THREADS": "1",
-    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-}
+ENV = {**HERMETIC, "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
 STARTS_WITHIN_S = 280.0
 
 pytestmark = [pytest.mark.timeout(400), pytest.mark.asyncio(loop_scope="module")]

@@ -144,8 +144,8 @@ async def test_a_warm_up_of_the_prefill_role_is_one_token_and_leaves_nothing_to_
     heard = replica.listen()
     replica.engine.stats()
     replica.engine.submit(Request(Key(0, 0, 1), prompt(1), 40, stage=PREFILL))
-    await heard.until(lambda: bool(heard.handoffs))
-    assert json.loads(heard.handoffs[Key(0, 0, 1)]) == {}
+    await heard.until(lambda: bool(heard.prefilleds))
+    assert json.loads(heard.prefilleds[Key(0, 0, 1)]) == {}
     assert heard.order == [("prefilled", Key(0, 0, 1))]
     assert replica.engine.stats().tokens_out == 1
 

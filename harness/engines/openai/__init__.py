@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from harness.engines.openai.args import parse_args
+from harness.engines.openai.args import check_here, parse_args
 from harness.engines.openai.engine import OpenAIEngine
 from harness.spec import RunSpec
 
@@ -16,7 +16,7 @@ factory = OpenAIEngine
 
 
 def check_args(spec: RunSpec) -> None:
-    parse_args(spec.fleet.engine_args, spec)
+    check_here(spec)
 
 
 def identity(spec: RunSpec) -> dict[str, Any]:

@@ -7,10 +7,12 @@ env are replaced by what the slot has; other braces (JSON in a command) stay as 
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from difflib import get_close_matches
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -24,10 +26,14 @@ TOKEN_IDS = ("server", "tokenizer", "count")
 PLACES = ("port", "node", "gpu", "ordinal", "devices", "role", "model", "served_model", "tp", "pp", "dp")
 _PLACE = re.compile(r"\{([a-z_]+)\}")
 _HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_KEYS = ("authorization", "x-api-key", "api-key")
+_CLIENTS_OWN = ("accept-encoding", "connection", "content-length", "content-type", "host", "transfer-encoding")
+_PAGES = ("/chat/completions", "/completions", "/models")  # of the API, which the engine adds itself
+_NOT_IN_URL = re.compile(r"[^!-~]|[{}<>\"\\^`|]")
 _RETURNS_IDS = ("vllm", "trtllm")
 _PATHS = ("health_path", "metrics_path")
 _WORDS = ("served_model", "api_key_env", "session_header", "tokenizer")
-_FIRST_PORT = 8000
+_FIRST_PORT, _MOST_PORT = 8000, 65_535
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +73,10 @@ class OpenAIArgs:
             "sampling": spec.sampling.model_dump(mode="json"),
             "layout": spec.fleet.layout.model_dump(mode="json"),
         }
+
+    @property
+    def needs_tokenizer(self) -> bool:
+        return self.endpoint == "chat" or self.token_ids == "tokenizer"
 
     def in_force(self) -> dict[str, Any]:
         """Every argument with the value that holds; of headers and env the names alone (values may be secrets)."""
@@ -123,6 +133,38 @@ def parse_args(args: Mapping[str, Any], spec: RunSpec) -> OpenAIArgs:
     return parsed
 
 
+def check_here(spec: RunSpec) -> None:
+    """What must be on this machine before anything starts: the tokenizer, the key. Raises ArgumentError."""
+    args = parse_args(spec.fleet.engine_args, spec)
+    if args.needs_tokenizer:
+        if args.tokenizer:
+            tokenizer_file(args.tokenizer)
+        else:
+            tokenizer_file(str(spec.model.path), "model.path")
+    if args.api_key_env:
+        read_key(args.api_key_env)
+
+
+def tokenizer_file(path: str, named: str = f"{WHERE}.tokenizer") -> Path:
+    folder = Path(path).expanduser()
+    file = folder / "tokenizer.json" if folder.is_dir() else folder
+    if not file.is_file():
+        raise ArgumentError(
+            f"{named} = {path!r}: there is no {file}, which turns text into token ids; {WHERE}.tokenizer names a tokenizer.json "
+            "or its folder"
+        )
+    return file
+
+
+def read_key(variable: str) -> str:
+    key = os.environ.get(variable, "").strip()
+    if not key:
+        raise ArgumentError(f"{WHERE}.api_key_env = {variable!r}: this variable is not set where the replica runs")
+    if not (key.isascii() and key.isprintable()):
+        raise ArgumentError(f"{WHERE}.api_key_env = {variable!r}: what this variable holds cannot be sent in a header")
+    return key
+
+
 # --- what belongs together --------------------------------------------------------------------------------------------
 
 
@@ -132,6 +174,12 @@ def _check_where(args: OpenAIArgs, spec: RunSpec) -> None:
         raise ArgumentError(
             f"{WHERE}: exactly one of base_urls (servers that run already) and command (one to start for each replica)"
         )
+    last_port = (args.port or _FIRST_PORT) + spec.fleet.replicas_per_node - 1
+    if last_port > _MOST_PORT and any("{port}" in word for word in (*urls, *args.command)):
+        raise ArgumentError(
+            f"{WHERE}.port = {args.port}: with {spec.fleet.replicas_per_node} replicas a node the last one would be at "
+            f"{last_port}; at most {_MOST_PORT - spec.fleet.replicas_per_node + 1}"
+        )
     if args.env and not args.command:
         raise ArgumentError(f"{WHERE}.env: only for a server that `command` starts")
     template = len(urls) == 1 and _PLACE.search(urls[0]) is not None
@@ -140,16 +188,39 @@ def _check_where(args: OpenAIArgs, spec: RunSpec) -> None:
             raise ArgumentError(f"{WHERE}.base_urls: a template must be the only entry; it stands for all replicas")
         if len(urls) != replicas:
             raise ArgumentError(f"{WHERE}.base_urls: {len(urls)} URLs for {replicas} replicas; one a slot, in roster order")
+    if args.command and args.port is not None and spec.fleet.nodes > 1 and spec.cluster.kind == "local":
+        raise ArgumentError(
+            f"{WHERE}.port = {args.port}: {spec.fleet.nodes} nodes share this machine and would share their ports; leave it out, "
+            "then each server gets a free one"
+        )
     if args.shared:
         return
+    if template and (shares := _shared_by(urls[0], spec)):
+        raise ArgumentError(
+            f"{WHERE}.base_urls = {urls[0]!r}: the same server for {shares}; use {{node}}, {{gpu}}, {{ordinal}} or {{port}}, "
+            "or say shared = true"
+        )
     if len(urls) == 1 and replicas > 1 and not template:
         raise ArgumentError(
             f"{WHERE}.base_urls = {urls[0]!r}: one server for {replicas} replicas; give one URL a slot, a template with "
             "{node}, {gpu}, {ordinal} or {port}, or say shared = true"
         )
-    if len(set(urls)) < len(urls):
-        twice = next(url for url in urls if urls.count(url) > 1)
+    servers = [_same(url) for url in urls] if len(urls) > 1 else []
+    if len(set(servers)) < len(servers):
+        twice = next(url for url in urls if servers.count(_same(url)) > 1)
         raise ArgumentError(f"{WHERE}.base_urls: {twice!r} is there twice; say shared = true if that is meant")
+
+
+def _shared_by(template: str, spec: RunSpec) -> str:
+    """Which replicas a template does not tell apart; "" when none."""
+    places = set(_PLACE.findall(template))
+    if "ordinal" in places:
+        return ""
+    if spec.fleet.nodes > 1 and "node" not in places:
+        return f"all {spec.fleet.nodes} nodes"
+    if spec.fleet.replicas_per_node > 1 and not places & {"gpu", "port"}:
+        return f"all {spec.fleet.replicas_per_node} replicas of a node"
+    return ""
 
 
 def _check_tokens(args: OpenAIArgs, spec: RunSpec) -> None:
@@ -209,14 +280,25 @@ def _url(where: str, text: str) -> str:
     trial = _PLACE.sub("1", text)
     try:
         parts = urlsplit(trial)
-        good = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0 and not parts.query
+        good = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0 and not (parts.query or parts.fragment)
     except ValueError:
         good = False
-    if not good:
+    if not good or _NOT_IN_URL.search(trial):
         raise ArgumentError(f'{where} = {text!r}: must be like "http://node1:8000"')
     if parts.username or parts.password:
         raise ArgumentError(f"{where}: a key in a URL would be recorded; name its variable in api_key_env")
-    return text.rstrip("/").removesuffix("/v1")
+    url = text.rstrip("/")
+    for page in _PAGES:
+        if url.endswith(page):
+            raise ArgumentError(f"{where} = {text!r}: leave out {page}, which is added; {url.removesuffix(page)!r} is right")
+    return url.removesuffix("/v1").rstrip("/")
+
+
+def _same(url: str) -> str:
+    """Two URLs that are one server are equal in this form."""
+    parts = urlsplit(url)
+    port = parts.port or (443 if parts.scheme == "https" else 80)
+    return f"{parts.scheme}://{parts.hostname}:{port}{parts.path}"
 
 
 def _check_places(where: str, text: str) -> None:
@@ -228,6 +310,10 @@ def _check_places(where: str, text: str) -> None:
 def _command(name: str, value: Any) -> tuple[str, ...]:
     if not isinstance(value, list | tuple) or not value or not all(isinstance(word, str) for word in value):
         raise ArgumentError(f'{WHERE}.{name} = {value!r}: must be a list of words, like ["vllm", "serve", "{{model}}"]')
+    if not value[0].strip() or any("\0" in word for word in value):
+        raise ArgumentError(
+            f"{WHERE}.{name} = {list(value)!r}: the first word must be a program, and no word can hold a null byte"
+        )
     for word in value:
         _check_places(f"{WHERE}.{name}", word)
     if not any("{port}" in word for word in value):
@@ -240,11 +326,15 @@ def _table(name: str, value: Any) -> dict[str, str]:
         raise ArgumentError(f"{WHERE}.{name} = {value!r}: must be a table of words")
     for key, word in value.items():
         if name == "headers":
-            if not _HEADER.fullmatch(key) or not word.isprintable():
-                raise ArgumentError(f"{WHERE}.{name}.{key} = {word!r}: not a header")
-            if key.lower() in ("authorization", "x-api-key", "api-key"):
+            if not _HEADER.fullmatch(key) or not (word.isprintable() and word.isascii()):
+                raise ArgumentError(f"{WHERE}.{name}.{key} = {word!r}: not a header; values are of printable ASCII characters")
+            if key.lower() in _KEYS:
                 raise ArgumentError(f"{WHERE}.{name}.{key}: a key here would be recorded; name its variable in api_key_env")
+            if key.lower() in _CLIENTS_OWN:
+                raise ArgumentError(f"{WHERE}.{name}.{key} = {word!r}: the client sets this one itself; leave it out")
         else:
+            if not key or "=" in key or "\0" in key + word:
+                raise ArgumentError(f"{WHERE}.{name}.{key} = {word!r}: not an environment variable")
             _check_places(f"{WHERE}.{name}.{key}", word)
     return dict(value)
 
@@ -277,7 +367,7 @@ def _flag(name: str, value: Any) -> bool:
 
 
 def _port(name: str, value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 65_535:
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= _MOST_PORT:
         raise ArgumentError(f"{WHERE}.{name} = {value!r}: must be a whole number from 1 to 65535")
     return value
 

@@ -14,18 +14,11 @@ import numpy as np
 
 from harness.engines.base import Request
 from harness.engines.openai.args import OpenAIArgs
+from harness.engines.vllmterms import MOST_SEED, REMOTE_DECODE
 from harness.spec import RunSpec
 from harness.wire.data import DECODE, PREFILL
 
 _encode = msgspec.json.Encoder().encode
-_REMOTE_DECODE = {
-    "do_remote_decode": True,
-    "do_remote_prefill": False,
-    "remote_engine_id": None,
-    "remote_block_ids": None,
-    "remote_host": None,
-    "remote_port": None,
-}
 _NO_TOP_K = {"vllm": 0, "sglang": -1, "trtllm": 0}
 _WARM_UP_EPOCH = 0
 
@@ -41,10 +34,12 @@ class Bodies:
 
     def of(self, request: Request) -> bytes:
         if request.stage == PREFILL:
-            return self._joined(self._whole, request, {"max_tokens": 1, "kv_transfer_params": _REMOTE_DECODE})
+            return self._joined(self._whole, request, {"max_tokens": 1, "kv_transfer_params": REMOTE_DECODE})
         sampling = self._spec.sampling
         most = request.max_tokens
         varying: dict[str, Any] = {"max_tokens": most}
+        if sampling.seed is not None:  # of its own for every sample, and the same for its tries
+            varying["seed"] = (sampling.seed + request.index) & MOST_SEED
         if request.key.epoch == _WARM_UP_EPOCH and self._fixed_lengths:
             varying |= {"min_tokens": most, "ignore_eos": True}
         elif self._args.server != "openai":
@@ -68,8 +63,6 @@ class Bodies:
         """Up to and with the comma after it."""
         args, sampling = self._args, self._spec.sampling
         body: dict[str, Any] = {"model": args.served_model, "temperature": sampling.temperature, "top_p": sampling.top_p}
-        if sampling.seed is not None:
-            body["seed"] = sampling.seed
         if stream:
             body |= {"stream": True, "stream_options": {"include_usage": True}}
         if args.server != "openai":

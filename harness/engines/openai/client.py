@@ -9,7 +9,6 @@ looks at every stream a few times a second and ends those whose byte count stand
 from __future__ import annotations
 
 import asyncio
-import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -19,14 +18,15 @@ from importlib.metadata import PackageNotFoundError, version
 import aiohttp
 from yarl import URL
 
-from harness.engines.base import EngineError, Request
-from harness.engines.openai.args import WHERE, OpenAIArgs
+from harness.engines.base import Request
+from harness.engines.openai.args import WHERE, OpenAIArgs, read_key
 from harness.engines.openai.park import Park, park
 from harness.engines.openai.stream import Choice, FirstFragment, StreamError, looks_done, shortened
 
 KEEP_ALIVE_S = 2.0  # uvicorn closes idle connections after 5: a request must not meet one that is being closed
 RETRY_AFTER_MOST_S = 30.0
 ERROR_BYTES = 4096
+PAGE_BYTES = 8 * 2**20
 _EVENT_STREAM = ("text/event-stream",)
 _JSON = ("application/json",)
 
@@ -59,10 +59,7 @@ class Client:
         headers = {"Content-Type": "application/json", "Accept-Encoding": "identity", "User-Agent": f"paceline/{own_version()}"}
         headers |= args.headers
         if args.api_key_env:
-            key = os.environ.get(args.api_key_env, "")
-            if not key:
-                raise EngineError(f"{WHERE}.api_key_env = {args.api_key_env!r}: this variable is not set where the replica runs")
-            headers["Authorization"] = f"Bearer {key}"
+            headers["Authorization"] = f"Bearer {read_key(args.api_key_env)}"
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_ALIVE_S),
             timeout=aiohttp.ClientTimeout(total=None, connect=args.connect_s, sock_connect=args.connect_s),
@@ -76,7 +73,12 @@ class Client:
         """Status and body of a small page; aiohttp.ClientError, OSError and TimeoutError pass through."""
         timeout = aiohttp.ClientTimeout(total=within_s)
         async with self._session.get(URL(self.base_url + path), timeout=timeout) as response:
-            return response.status, await response.read()
+            page = bytearray()
+            async for part in response.content.iter_any():
+                page += part
+                if len(page) > PAGE_BYTES:
+                    raise aiohttp.ClientError(f"the page is longer than {PAGE_BYTES // 2**20} MiB")
+            return response.status, bytes(page)
 
     async def whole(self, exchange: Exchange, body: bytes) -> bytes:
         """An answer that is not streamed."""

@@ -18,14 +18,14 @@ from typing import Any
 
 import aiohttp
 
-from harness.engines.base import EngineContext, EngineStats, Events, Key, Request, argument_facts
+from harness.engines.base import EngineContext, EngineError, EngineStats, Events, Key, Request, argument_facts
 from harness.engines.openai import health
-from harness.engines.openai.args import OpenAIArgs, filled, parse_args
+from harness.engines.openai.args import WHERE, OpenAIArgs, filled, parse_args
 from harness.engines.openai.body import Bodies
 from harness.engines.openai.client import Client, Exchange, own_version
 from harness.engines.openai.counts import Counts
 from harness.engines.openai.scrape import Scraped, read_page
-from harness.engines.openai.server import Server, free_port
+from harness.engines.openai.server import Server, free_port, why_taken
 from harness.engines.openai.stream import Choice, StreamError, read_answer, read_handoff
 from harness.engines.openai.tokens import Tokens, read_tokenizer
 from harness.wire.data import PREFILL
@@ -67,6 +67,7 @@ class OpenAIEngine:
 
     def submit(self, request: Request) -> None:
         if self._gone:
+            self._counts.failed += 1
             self._events.failed(request.key, self._gone)
             return
         if request.key in self._open:
@@ -137,8 +138,7 @@ class OpenAIEngine:
     async def _start(self) -> None:
         args, context = self._args, self._context
         path = args.tokenizer or context.spec.model.path
-        needed = args.endpoint == "chat" or args.token_ids == "tokenizer"
-        self._tokens = Tokens(args.token_ids, read_tokenizer(str(path)) if needed else None)
+        self._tokens = Tokens(args.token_ids, read_tokenizer(str(path)) if args.needs_tokenizer else None)
         self._bodies = Bodies(args, context.spec, self._tokens.detokenised if args.endpoint == "chat" else None)
         if args.command:
             base_url = self._start_server(args)
@@ -148,7 +148,7 @@ class OpenAIEngine:
         await health.wait_until_healthy(client, args, self._server)
         await health.check_model(client, args)
         self._version = await health.version_of(client)
-        if args.metrics_path:
+        if args.metrics_path and not args.shared:  # each replica would count the work of all
             await self._scrape(client)
             if not self._scraped.usable:
                 log.warning("%s%s has no metrics that are known here: own counts, steps estimated", base_url, args.metrics_path)
@@ -162,7 +162,15 @@ class OpenAIEngine:
             self._background.append(loop.create_task(self._keep_scraping(client), name="metrics"))
 
     def _start_server(self, args: OpenAIArgs) -> str:
-        port = args.port + self._context.gpu if args.port is not None else free_port()
+        if args.port is not None:
+            port = args.port + self._context.gpu
+            if taken := why_taken(port):
+                raise EngineError(
+                    f"{WHERE}.port: {port} is not free for the server of {self._context.slot} ({taken}); end what listens there, "
+                    "give another one, or leave it out for any free one"
+                )
+        else:
+            port = free_port()
         places = args.places(self._context, port)
         env = {name: filled(value, places) for name, value in args.env.items()}
         self._server = Server([filled(word, places) for word in args.command], env, args.stop_s)

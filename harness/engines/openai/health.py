@@ -14,7 +14,7 @@ import time
 import aiohttp
 import msgspec
 
-from harness.engines.base import EngineError
+from harness.engines.base import ArgumentError, EngineError
 from harness.engines.openai.args import WHERE, OpenAIArgs
 from harness.engines.openai.client import Client
 from harness.engines.openai.server import Server
@@ -77,12 +77,14 @@ async def _state(client: Client, args: OpenAIArgs) -> str:
     path = args.health_path or "/v1/models"
     try:
         status, text = await client.get(path, PROBE_S)
+    except (aiohttp.ClientConnectorSSLError, aiohttp.ClientConnectorCertificateError) as error:
+        raise ArgumentError(f"{client.base_url}: no TLS that can be trusted: {in_words(error)}; is it http://?") from None
     except UNREACHABLE as error:
         return f"{path}: {in_words(error)}"
     if status == 404 and args.health_path:
-        raise EngineError(f'{WHERE}.health_path = "{path}": {client.base_url} has no such page; "" asks /v1/models instead')
+        raise ArgumentError(f'{WHERE}.health_path = "{path}": {client.base_url} has no such page; "" asks /v1/models instead')
     if status in (401, 403):
-        raise EngineError(f"{client.base_url}{path} answers {status}; {WHERE}.api_key_env names the variable with the key")
+        raise ArgumentError(f"{client.base_url}{path} answers {status}; {WHERE}.api_key_env names the variable with the key")
     return "" if status == 200 else f"{path} answers {status}: {shortened(text)}"
 
 
@@ -91,14 +93,20 @@ async def check_model(client: Client, args: OpenAIArgs) -> None:
         status, text = await client.get("/v1/models", args.connect_s)
     except UNREACHABLE as error:
         raise EngineError(f"{client.base_url}/v1/models: {in_words(error)}") from None
+    if status in (401, 403):
+        raise ArgumentError(f"{client.base_url}/v1/models answers {status}; {WHERE}.api_key_env names the variable with the key")
     if status != 200:
-        raise EngineError(f"{client.base_url}/v1/models answers {status}: {shortened(text)}")
+        kind = ArgumentError if status == 404 else EngineError
+        hint = f"; is {WHERE}.base_urls the address of an OpenAI-compatible server?" if status == 404 else ""
+        raise kind(f"{client.base_url}/v1/models answers {status}: {shortened(text)}{hint}")
     try:
         names = [model.id for model in msgspec.json.decode(text, type=_Models).data]
     except msgspec.MsgspecError as error:
-        raise EngineError(f"{client.base_url}/v1/models cannot be read ({error}): {shortened(text)}") from None
+        raise ArgumentError(
+            f"{client.base_url}/v1/models cannot be read ({error}): {shortened(text)}; is it an OpenAI-compatible server?"
+        ) from None
     if args.served_model not in names:
-        raise EngineError(
+        raise ArgumentError(
             f"{WHERE}.served_model = {args.served_model!r}: {client.base_url} serves {', '.join(map(repr, names)) or 'nothing'}"
         )
 

@@ -2,9 +2,13 @@
 
 Reading HTTP chunk by chunk is most of what a token costs a client. Parked, the transport talks to this small protocol
 instead; at the end all chunks are taken apart in one go, and aiohttp gets its transport back together with the last chunk,
-sees the end of the answer and puts the connection back into its pool. Measured at 50 streams: 0.47 to 0.5 of the CPU that
-`vllm bench serve` spends on a request, and 0.54 without it. Plain asyncio that only appends bytes is at 0.41: the rest of the
-way would be fewer wake-ups, and with them later ends of answers.
+sees the end of the answer and puts the connection back into its pool.
+
+What is left is mostly wake-ups, so the kernel is asked for one every second chunk (SO_RCVLOWAT a byte above a chunk). No end
+of an answer is later for that: after any chunk but the last one more comes, and the last comes with usage, [DONE] and the end
+of the body, which are more than the mark too; from the finish_reason on every byte wakes again. Where that guess is wrong the
+watch finds a stream that stands still. Measured at 50 streams: a third of the CPU that `vllm bench serve` spends on a request,
+0.5 when every chunk wakes, 0.54 without parking.
 
 Whatever else happens (an early end, an error, chunks that cannot be read because the parking began in the middle of one),
 aiohttp gets all bytes and goes on as if nothing had been. The end is guessed from the last bytes; a wrong guess costs
@@ -15,11 +19,15 @@ streams that stand still.
 from __future__ import annotations
 
 import asyncio
+import socket
+from contextlib import suppress
 
 import aiohttp
 
 LAST_CHUNK = b"0\r\n\r\n"
-
+#: The last token's event, usage and [DONE] are more than that together, whatever the server: a higher mark is not set.
+MARK_MOST_BYTES = 400
+_FINISH = b'"finish_reason":'
 
 #: What a read fills before it is copied out: one for all streams, since a read and its copy are one step of the loop.
 _BUFFER = memoryview(bytearray(65_536))
@@ -32,6 +40,7 @@ class Park(asyncio.BufferedProtocol):
         self._transport, self._owner, self._limit_bytes = transport, owner, limit_bytes
         self._parts: list[bytes] = []
         self._parked = True
+        self._mark_bytes = 0  # how much must be there to wake us; 0: not chosen yet, 1: for good
         self.size = 0
         self.payload = b""  # what the chunks held, once the answer has ended
         transport.set_protocol(self)
@@ -41,6 +50,7 @@ class Park(asyncio.BufferedProtocol):
         if not self._parked:
             return
         self._parked = False
+        self._wake_at(1)
         self._transport.set_protocol(self._owner)
         raw, self._parts = b"".join(self._parts), []
         payload = unchunked(raw)
@@ -64,6 +74,18 @@ class Park(asyncio.BufferedProtocol):
             self.leave()
         elif self.size > self._limit_bytes:
             self._transport.pause_reading()  # the watch ends it
+        elif self._mark_bytes != 1:
+            if data.rpartition(_FINISH)[2].lstrip()[:4] != b"null":  # the end is near, or not to be seen coming
+                self._wake_at(1)
+            elif not self._mark_bytes:
+                above_chunk = len(data) // max(data.count(b"\n\n"), 1) + 1
+                self._wake_at(above_chunk if above_chunk <= MARK_MOST_BYTES else 1)
+
+    def _wake_at(self, mark_bytes: int) -> None:
+        if (self._mark_bytes or 1) != mark_bytes:
+            with suppress(OSError):  # it has ended meanwhile
+                self._transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, mark_bytes)
+        self._mark_bytes = mark_bytes
 
     def eof_received(self) -> bool | None:
         self.leave()
@@ -81,9 +103,12 @@ class Park(asyncio.BufferedProtocol):
 
 
 def park(response: aiohttp.ClientResponse, limit_bytes: int) -> Park | None:
-    """None where the end could not be seen (an answer without chunks), or where the connection has ended already."""
-    connection = response.connection
-    if connection is None or response.content.is_eof() or response.headers.get("Transfer-Encoding", "").lower() != "chunked":
+    """None where the end could not be seen (an answer without chunks), where chunks are not the text itself (compressed,
+    although we ask for it plain), or where the connection has ended already."""
+    connection, headers = response.connection, response.headers
+    if headers.get("Transfer-Encoding", "").lower() != "chunked" or headers.get("Content-Encoding", "identity") != "identity":
+        return None
+    if connection is None or response.content.is_eof():
         return None
     transport, owner = connection.transport, connection.protocol
     if transport is None or owner is None or transport.is_closing() or not isinstance(transport, asyncio.Transport):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import logging
 import os
 import signal
@@ -20,13 +21,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from harness.cluster.procinfo import ended_in_words
-from harness.engines.base import EngineError
+from harness.engines.base import ArgumentError, EngineError
 
 log = logging.getLogger("paceline.engine.openai")
 
 GUARD = Path(__file__).with_name("guard.py")
+NO_PROGRAM = (errno.ENOENT, errno.EACCES, errno.ENOTDIR, errno.ENOEXEC, errno.EISDIR)
 LINE_BYTES = 2000
 LINES_KEPT = 40
+READ_BYTES = 8192  # at once: of the shortest lines that is 40 ms of logging
+READS_AT_ITS_END = 32  # a pipe holds 64 KiB, but helpers that live on may go on writing
 LOOK_S = 0.05  # how soon its end is noticed
 
 
@@ -34,6 +38,17 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
+
+
+def why_taken(port: int) -> str:
+    """Whoever listens there would be taken for our server, and be asked, until ours has found out that it cannot."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # connections that linger are nobody
+        try:
+            probe.bind(("", port))
+        except OSError as error:
+            return error.strerror or str(error)
+    return ""
 
 
 class Server:
@@ -70,11 +85,14 @@ class Server:
                 process_group=self._guard.pid,
             )
         except OSError as error:
-            raise EngineError(f"fleet.engine_args.command: {self._command[0]!r} cannot be started: {error}") from None
+            told = f"fleet.engine_args.command: {self._command[0]!r} cannot be started: {error.strerror or error}"
+            if error.errno in NO_PROGRAM:
+                raise ArgumentError(f"{told}; the first word must be a program, by its path or found on PATH") from None
+            raise EngineError(told) from None
         finally:
             os.close(written)
         os.set_blocking(self._output, False)
-        self._loop.add_reader(self._output, self._read)
+        self._loop.add_reader(self._output, self._read, 1)
         log.info("server process %d starts: %s", self._process.pid, " ".join(self._command))
 
     async def ended(self) -> str:
@@ -108,10 +126,13 @@ class Server:
             if process is not None:
                 process.wait()  # killed: at once
 
-    def _read(self) -> None:
-        while self._output >= 0:
+    def _read(self, most: int = READS_AT_ITS_END) -> None:
+        """One that writes without pause must not keep the loop from its other work, hence at most so many reads."""
+        for _ in range(most):
+            if self._output < 0:
+                return
             try:
-                chunk = os.read(self._output, 65_536)
+                chunk = os.read(self._output, READ_BYTES)
             except BlockingIOError:
                 return
             except OSError:

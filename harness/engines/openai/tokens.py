@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import logging
 from array import array
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from harness.engines.base import EngineError
-from harness.engines.openai.args import WHERE
+from harness.engines.base import ArgumentError
+from harness.engines.openai.args import WHERE, tokenizer_file
 from harness.engines.openai.stream import Answer, Choice, StreamError
 
 if TYPE_CHECKING:
@@ -72,12 +71,10 @@ def _packed(ids: list[int]) -> bytes:
 
 
 def read_tokenizer(path: str) -> Tokenizer:
-    file = Path(path) / "tokenizer.json" if Path(path).is_dir() else Path(path)
-    if not file.is_file():
-        raise EngineError(f"{WHERE}.tokenizer = {path!r}: there is no {file}; name a tokenizer.json or its folder")
+    file = tokenizer_file(path)
     from tokenizers import Tokenizer  # 30 ms that only this way pays
 
     try:
         return Tokenizer.from_file(str(file))
     except Exception as error:  # the library raises bare Exception for a file that it cannot use
-        raise EngineError(f"{WHERE}.tokenizer = {path!r}: not a tokenizer.json of the tokenizers library: {error}") from error
+        raise ArgumentError(f"{WHERE}.tokenizer = {path!r}: not a tokenizer.json of the tokenizers library: {error}") from error

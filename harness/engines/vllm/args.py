@@ -32,6 +32,8 @@ _ELSEWHERE = {
 #: Ranks of one engine as replicas of their own: Paceline counts a whole engine as one.
 _SPLIT_ENGINE = ("data_parallel_rank", "data_parallel_external_lb", "data_parallel_hybrid_lb", "nnodes", "node_rank")
 _KV_ROLES: dict[Role, str] = {"both": "kv_both", "prefill": "kv_producer", "decode": "kv_consumer"}
+_WEIGHTS = (".safetensors", ".bin", ".pt", ".pth")
+_HEADER_BYTES = 100_000_000  # the format allows no longer one
 _CPU_DEFAULTS: dict[str, Any] = {
     "dtype": "bfloat16",
     "enforce_eager": True,
@@ -95,12 +97,46 @@ def _check_model(spec: RunSpec) -> None:
         config = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise ArgumentError(f"model.path = {path!r}: its config.json cannot be read: {error}") from None
+    if not isinstance(config, dict) or not (config.get("model_type") or config.get("architectures")):
+        raise ArgumentError(
+            f"model.path = {path!r}: its config.json is not a model's: it has neither model_type nor architectures"
+        )
+    if spec.fleet.engine_args.get("load_format", "auto") in ("auto", "hf", "safetensors", "pt"):
+        try:
+            weights = sorted(entry for entry in file.parent.iterdir() if entry.suffix in _WEIGHTS)
+            broken = next((entry.name for entry in weights if entry.suffix == ".safetensors" and not _is_whole(entry)), "")
+        except OSError as error:
+            raise ArgumentError(f"model.path = {path!r}: cannot be read: {error.strerror}") from None
+        if broken:
+            raise ArgumentError(
+                f"model.path = {path!r}: {broken} is not whole: it is cut short, or a pointer to a file elsewhere"
+            )
+        if not weights:
+            raise ArgumentError(
+                f"model.path = {path!r}: no weights there ({', '.join(f'*{suffix}' for suffix in _WEIGHTS)}); is it the whole "
+                f'model? {WHERE}.load_format = "dummy" goes without'
+            )
     vocab = vocab_of(config)
     if vocab and spec.model.vocab_size > vocab:
         raise ArgumentError(
             f"model.vocab_size = {spec.model.vocab_size}: the model in {path} has {vocab}; warm-up prompts would name tokens "
             f"that it lacks. Set model.vocab_size = {vocab}"
         )
+
+
+def _is_whole(file: Path) -> bool:
+    """Whether a safetensors file has all that its header says; of its weights nothing is read."""
+    size = file.stat().st_size
+    with file.open("rb") as stream:
+        length = int.from_bytes(stream.read(8), "little")
+        if length + 8 > size or length > _HEADER_BYTES:
+            return False
+        try:
+            header = json.loads(stream.read(length))
+            ends = [tensor["data_offsets"][1] for name, tensor in header.items() if name != "__metadata__"]
+            return 8 + length + max(ends, default=0) <= size
+        except (ValueError, LookupError, TypeError, AttributeError):
+            return False
 
 
 def vocab_of(config: Any) -> int:

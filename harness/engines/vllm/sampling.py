@@ -12,18 +12,9 @@ import json
 from typing import Any
 
 from harness.engines.base import Request
+from harness.engines.vllmterms import MOST_SEED, REMOTE_DECODE
 from harness.spec import SamplingSpec
 from harness.wire.data import DECODE, PREFILL
-
-_MOST_SEED = (1 << 63) - 1
-_PREFILL_PARAMS = {
-    "do_remote_decode": True,
-    "do_remote_prefill": False,
-    "remote_engine_id": None,
-    "remote_block_ids": None,
-    "remote_host": None,
-    "remote_port": None,
-}
 
 
 class CannotServe(Exception):
@@ -67,7 +58,7 @@ class Sampling:
             min_tokens=most if through else min(spec.min_tokens, most),
             ignore_eos=through or spec.ignore_eos,
             stop_token_ids=None if through else list(spec.stop_token_ids),
-            seed=None if spec.seed is None or not spec.temperature else (spec.seed + request.index) & _MOST_SEED,
+            seed=None if spec.seed is None or not spec.temperature else (spec.seed + request.index) & MOST_SEED,
             extra_args=None if extra is None else {"kv_transfer_params": extra},
         )
 
@@ -75,7 +66,7 @@ class Sampling:
 def transfer_params(request: Request, *, warming: bool = False) -> dict[str, Any] | None:
     """`kv_transfer_params` of a request. A warm-up leaves nothing behind for a decode replica that will not come."""
     if request.stage == PREFILL and not warming:
-        return dict(_PREFILL_PARAMS)
+        return dict(REMOTE_DECODE)
     if request.stage == DECODE and request.handoff:
         try:
             params = json.loads(bytes(request.handoff))
