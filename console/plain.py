@@ -142,8 +142,8 @@ def status(store: FleetStore) -> str:
 
 
 def role(view: RoleView) -> str:
-    """`prefill: 5 of 5 ready, 23 samples at them, 4 waiting, 12,104 tokens a second in`"""
-    text = f"{view.role}: {view.ready} of {view.replicas} ready, {_count(view.outstanding, 'sample')} at them"
+    """`prefill: 5 of 5 ready, 23 samples in flight, 4 waiting, 12,104 tokens a second in`"""
+    text = f"{view.role}: {view.ready} of {view.replicas} ready, {_count(view.outstanding, 'sample')} in flight"
     if view.waiting != roles.UNTOLD:
         text += f", {fmt.count(view.waiting)} waiting"
     if not math.isnan(view.tokens_per_s):

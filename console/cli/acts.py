@@ -17,10 +17,14 @@ from harness.records.layout import RunFolder
 
 Reason = Annotated[str, Parameter(help="Why; written into the journal")]
 AsJson = Annotated[bool, Parameter(name="--json", negative="", help="Print the head's answer as JSON")]
+Force = Annotated[
+    bool, Parameter(negative="", help="In spite of the quorum, of the eviction limit and of being the last of its role")
+]
 Incarnation = Annotated[str, Parameter(help="Act only if the slot still holds this incarnation (a prefix is enough)")]
 
 RunFirst = Annotated[str, Parameter(help="May be left out: then the newest that is going on")]
 
+_FORCE_IT = "force to do it anyway"  # the head's words, which a console answers with a tick
 _WAIT_STOP_S = 60.0
 _LONGEST_RAMP_S = 3600.0
 
@@ -52,24 +56,45 @@ def rate(
 
 
 def drain(
-    run: RunFirst, slot: str | None = None, /, *, reason: Reason = "", incarnation: Incarnation = "", json: AsJson = False
+    run: RunFirst,
+    slot: str | None = None,
+    /,
+    *,
+    reason: Reason = "",
+    incarnation: Incarnation = "",
+    force: Force = False,
+    json: AsJson = False,
 ) -> int:
     """Send a replica no new samples; it finishes what it has and stays warm."""
-    return _on_slot("drain", run, slot, reason, json, incarnation)
+    return _on_slot("drain", run, slot, reason, json, incarnation, force)
 
 
 def recycle(
-    run: RunFirst, slot: str | None = None, /, *, reason: Reason = "", incarnation: Incarnation = "", json: AsJson = False
+    run: RunFirst,
+    slot: str | None = None,
+    /,
+    *,
+    reason: Reason = "",
+    incarnation: Incarnation = "",
+    force: Force = False,
+    json: AsJson = False,
 ) -> int:
     """Drain a replica, then restart its engine in place."""
-    return _on_slot("recycle", run, slot, reason, json, incarnation)
+    return _on_slot("recycle", run, slot, reason, json, incarnation, force)
 
 
 def evict(
-    run: RunFirst, slot: str | None = None, /, *, reason: Reason = "", incarnation: Incarnation = "", json: AsJson = False
+    run: RunFirst,
+    slot: str | None = None,
+    /,
+    *,
+    reason: Reason = "",
+    incarnation: Incarnation = "",
+    force: Force = False,
+    json: AsJson = False,
 ) -> int:
     """Drain a replica to a deadline, dispatch its remaining samples again, and end it."""
-    return _on_slot("evict", run, slot, reason, json, incarnation)
+    return _on_slot("evict", run, slot, reason, json, incarnation, force)
 
 
 def readmit(run: RunFirst, slot: str | None = None, /, *, reason: Reason = "", json: AsJson = False) -> int:
@@ -155,11 +180,15 @@ def _run_and(what: str, first: str, second: str | None) -> tuple[str | None, str
     return (None, first) if second is None else (first, second)
 
 
-def _on_slot(act: str, run: str, slot: str | None, reason: str, as_json: bool, incarnation: str | None = None) -> int:
+def _on_slot(
+    act: str, run: str, slot: str | None, reason: str, as_json: bool, incarnation: str | None = None, force: bool = False
+) -> int:
     which, where = _run_and("SLOT", run, slot)
     if "/" not in where or where.startswith(("/", ".")):
         raise BadInput(f"{act}: {where!r} is not a slot; slots are written node003/gpu1 ({typed(act)} [RUN] SLOT)")
-    args = {"slot": where} if incarnation is None else {"slot": where, "incarnation": incarnation}
+    args: dict[str, Any] = {"slot": where} if incarnation is None else {"slot": where, "incarnation": incarnation}
+    if force:
+        args["force"] = True
     return _act(live_run(which), act, args, reason, as_json)
 
 
@@ -173,5 +202,5 @@ def _act(folder: RunFolder, name: str, args: dict[str, Any], reason: str, as_jso
     elif reply.ok:
         say(f"{folder.name}: {reply.message}")
     else:
-        complain(f"{folder.name}: {name} refused: {reply.message}")
+        complain(f"{folder.name}: {name} refused: {reply.message.replace(_FORCE_IT, 'with --force it is done anyway')}")
     return OK if reply.ok else NOT_VALID

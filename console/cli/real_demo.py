@@ -17,7 +17,8 @@ from console.cli.tiny_model import kept_model
 
 PROFILE = "demo-vllm-cpu"
 PYTHON = "PACELINE_VLLM_PYTHON"
-_ASK = "import importlib.util as u, sys; sys.exit(3 if u.find_spec('vllm') is None else 0)"
+#: Answered in words: many a program ends with 0 whatever it is asked.
+_ASK = "import importlib.util as u; print('no' if u.find_spec('vllm') is None else 'has', 'vllm')"
 _STAMP = "paceline-environment"  # tests/vllm/environment.py writes it when an environment is complete
 
 
@@ -37,7 +38,7 @@ def vllm_overrides(given: Sequence[str]) -> list[str]:
 
 def python_with_vllm() -> str:
     """An interpreter for replicas: the one that $PACELINE_VLLM_PYTHON names, our own (""), or that of `make test-vllm`."""
-    named = os.environ.get(PYTHON)
+    named = os.path.expanduser(os.environ.get(PYTHON, ""))
     if named:
         why = _why_not(named)
         if why:
@@ -59,12 +60,16 @@ def python_with_vllm() -> str:
 
 def _why_not(python: str) -> str:
     """Finding a package takes a moment, importing this one would take half a minute."""
+    if Path(python).is_dir():
+        return "is a folder"
     if not Path(python).is_file():
         return "is not a file"
     try:
         done = subprocess.run([python, "-c", _ASK], capture_output=True, text=True, timeout=30, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
         return f"cannot be run: {getattr(error, 'strerror', None) or 'no answer'}"
-    if done.returncode == 3:
+    if done.stdout.strip() == "no vllm":
         return "has no vLLM"
-    return "" if done.returncode == 0 else f"is no Python that can be used (exit status {done.returncode})"
+    if done.returncode or done.stdout.strip() != "has vllm":
+        return f"is no Python that can be used (exit status {done.returncode})"
+    return ""

@@ -15,6 +15,7 @@ from harness.records.layout import RunFolder
 
 if TYPE_CHECKING:
     from console.config import Config
+    from harness.spec import RunSpec
 
 Overrides = Annotated[
     list[str],
@@ -180,11 +181,32 @@ def _run(
     from console.cli.launch import check_dataset
     from console.starting import new_run
 
+    _check_engine(spec)
     check_dataset(spec)
     folder = new_run(spec)
     fleet = f"{plural(spec.fleet.nodes, 'node')} x {plural(spec.fleet.replicas_per_node, 'replica')} of {spec.fleet.engine}"
-    note(f"{folder.name}: {fleet}; record {folder.path}")
+    note(f"{folder.name}: {fleet}{split_in_words(spec)}; record {folder.path}")
     return _watch(folder, no_console=no_console, as_json=as_json, read_only=read_only, ask_on_quit=ask_on_quit, config=config)
+
+
+def split_in_words(spec: RunSpec) -> str:
+    """`, 5 prefill and 4 decode`: how many of each the pattern of fleet.roles comes to on this fleet."""
+    fleet = spec.fleet
+    if not fleet.split:
+        return ""
+    there = [fleet.role_at(node, gpu) for node in range(fleet.nodes) for gpu in range(fleet.replicas_per_node)]
+    return f", {there.count('prefill'):,d} prefill and {there.count('decode'):,d} decode"
+
+
+def _check_engine(spec: RunSpec) -> None:
+    """Told here it takes a second; told by replicas that cannot start, a barrier waits for them first."""
+    if spec.fleet.engine == "synthetic" and spec.fleet.python is None:
+        return
+    from harness import doctor
+
+    check = doctor.engine(spec.fleet.engine, spec.fleet.python)
+    if check.ok is False:
+        raise BadInput(f"fleet.engine: {check.detail}" + (f"; {check.fix}" if check.fix else ""))
 
 
 def _watch(

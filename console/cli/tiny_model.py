@@ -32,10 +32,10 @@ def tiny_model(
     if seed < 0:
         raise BadInput(f"tiny-model: --seed {seed} must not be negative")
     folder = folder.expanduser()
-    if folder.exists() and not folder.is_dir():
-        raise BadInput(f"tiny-model: {folder} is a file; a folder is written")
-    if not force and folder.is_dir() and any(folder.iterdir()):
-        raise BadInput(f"tiny-model: {folder} is not empty; name another folder, or write into it with --force")
+    try:
+        _check_place(folder, force)
+    except OSError as error:  # a name too long, a folder that may not be read
+        raise BadInput(f"tiny-model: {_short(folder)} cannot be used: {error.strerror}; name another folder") from error
     files = _write(folder, kind, seed)
     size = sum(path.stat().st_size for path in files)
     if json:
@@ -47,6 +47,27 @@ def tiny_model(
     override = shlex.quote(f"model.path={folder}")
     say(f"  {typed(f'demo --engine vllm-cpu -s {override}')}")
     return OK
+
+
+def _check_place(folder: Path, force: bool) -> None:
+    if folder.exists() and not folder.is_dir():
+        raise BadInput(f"tiny-model: {folder} is a file; a folder is written")
+    for part in (folder, *folder.parents):
+        if part.is_symlink() and not part.exists():
+            raise BadInput(f"tiny-model: {part} is a link to {part.readlink()}, which is not there; name another folder")
+    if not folder.is_dir():
+        return
+    if not force and any(folder.iterdir()):
+        raise BadInput(f"tiny-model: {folder} is not empty; name another folder, or write into it with --force")
+    from harness.engines.tinymodel import FILES
+
+    for name in FILES:
+        if (folder / name).is_dir():
+            raise BadInput(f"tiny-model: {folder / name} is a folder, where a file is to be written; name another folder")
+
+
+def _short(folder: Path) -> str:
+    return str(folder) if len(str(folder)) < 200 else f"{str(folder)[:200]}…"
 
 
 def kept_model(kind: Kind = "llama") -> Path:
@@ -76,5 +97,5 @@ def _write(folder: Path, kind: Kind, seed: int) -> list[Path]:
     try:
         write_tiny_model(folder, kind, seed)
     except OSError as error:
-        raise BadInput(f"{folder} cannot be written: {error.strerror}") from error
+        raise BadInput(f"tiny-model: {_short(folder)} cannot be written: {error.strerror}; name another folder") from error
     return [folder / name for name in FILES]

@@ -94,7 +94,10 @@ def facts_for(store: FleetStore, act: str, targets: Sequence[Target], prediction
     if act in _REMOVES:
         facts.append(("in flight", _in_flight(store, act, at)))
         facts.append(("effect", _effect(store, at)))
-        facts.append(_latency(store, prediction, len(targets)))
+        if all(store.slots[position].role == "prefill" for position in at):
+            facts.append(("p99", "cannot be foretold: samples are counted at the decode replica that completes them"))
+        else:
+            facts.append(_latency(store, prediction, len(targets)))
         facts.append(("quorum", quorum(store, at)[0]))
         if store.split:
             facts.append(("role", roles.left_of_roles(store, at)[0]))
@@ -213,14 +216,17 @@ def _in_flight(store: FleetStore, act: str, at: Sequence[int]) -> str:
 def _effect(store: FleetStore, at: Sequence[int]) -> str:
     serving, leaves = _serving(store, at), sum(store.state_name(position) in SERVING for position in at)
     after = serving - leaves
+    of = {store.slots[position].role for position in at}
+    what = f"{of.pop()} replica" if store.split and len(of) == 1 else "replica"
     if not leaves:
         return "serves nothing now: the others keep their share"
     if after <= 0:
-        return Grave("▲ nobody would be left to serve: the attempt would end")
+        nobody = f"no {what}" if store.split else "nobody"
+        return Grave(f"▲ {nobody} would be left to serve: the attempt would end")
     if store.snapshot is None or not store.snapshot.attempt:
-        return f"{plural(after, 'replica')} would serve the next attempt"
+        return f"{plural(after, what)} would serve the next attempt"
     more = serving / after - 1
-    text = f"{fmt.rate(store.snapshot.target_qps)} qps over {plural(after, 'replica')}: {fmt.signed(more * 100)}% load each"
+    text = f"{fmt.rate(store.snapshot.target_qps)} qps over {plural(after, what)}: {fmt.signed(more * 100)}% load each"
     return Grave(f"▲ {text}") if more > GRAVE_SHARE else text
 
 

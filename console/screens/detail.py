@@ -139,14 +139,16 @@ class ReplicaScreen(PaintedScreen):
         window = f"last {tables.window_s(store):.0f} s"
         if info.incarnations > 1 and float(store.floats("state_age_s")[at]) < tables.window_s(store) and live:
             window += ", partly of the life before this one"
+        no_tokens = store.split and info.role == "prefill"
+        elsewhere = "counted at decode, where samples end"
         beat = fmt.UNKNOWN if math.isnan(value("beat_age_s")) else f"{fmt.age(value('beat_age_s'))} ago"
         cause = likely_cause(store, at) if name == "SLOW" else ""
         facts = [
             ("state", f"{GLYPHS.get(name, '')} {name} for {fmt.age(store.age_s(at))}  {reason_of(store, at)}", name),
-            ("tok/s", fmt.count(tokens) + share, ""),
+            ("tok/s", "gives none: it fills KV caches" if no_tokens else fmt.count(tokens) + share, ""),
             ("step time", fmt.millis(value("step_ms")) + against, ""),
-            ("TTFT p99", f"{fmt.millis(value('ttft_p99_ms'))}  {window}", ""),
-            ("TPOT p99", f"{fmt.millis(value('tpot_p99_ms'))}  {window}", ""),
+            ("TTFT p99", elsewhere if no_tokens else f"{fmt.millis(value('ttft_p99_ms'))}  {window}", ""),
+            ("TPOT p99", elsewhere if no_tokens else f"{fmt.millis(value('tpot_p99_ms'))}  {window}", ""),
             ("in flight", self._held(at), ""),
             ("engine", f"{fmt.count(store.ints('running')[at])} running, {fmt.count(store.ints('waiting')[at])} waiting", ""),
             ("batch", f"{fmt.big(value('batch'))}, KV cache {fmt.percent(value('kv_use'))}", ""),

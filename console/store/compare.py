@@ -52,6 +52,8 @@ def told(value: object) -> str:
         return ", ".join(told(each) for each in value) or "none"
     if isinstance(value, bool):
         return "yes" if value else "no"
+    if isinstance(value, float) and not value.is_integer():
+        return f"{value:.12g}"  # what was computed as 0.1 + 0.2 is 0.3
     return "none" if value is None else str(value)
 
 

@@ -1,6 +1,6 @@
 """The filter language: which replicas a line of words is about. Pure; a line is compiled once and applied as numpy masks.
 
-    slow            part of a slot or of a state's name          node033 · node33 · n33    that node and no other
+    slow            part of a slot, a state's or a role's name   node033 · node33 · n33    that node and no other
     g3 · gpu3       that GPU on every node                       n33/g3                    that slot
     z>3  ratio>=1.1  ttft>2.5s  kv>90%  oldest>10s  age<5m       role=decode  host~rack7  waived=yes
     a b             both                a|b  either              !a  not                     role:decode is role=decode too
@@ -33,6 +33,7 @@ _LAST_DIGITS: Final = re.compile(r"(\d{1,9})$")
 
 _STATES: Final = tuple(name.lower() for name in SHOWN_STATES)
 _IN_SLOTS: Final = ("node", "gpu")
+_ROLES: Final = ("prefill", "decode")
 
 _EXAMPLES: Final = {
     "z": "z>3", "ratio": "ratio>=1.1", "ttft": "ttft>2500", "tpot": "tpot>80ms", "tok/s": "tok/s<10k", "dmed": "dmed<-20%",
@@ -96,10 +97,15 @@ def _atom(word: str) -> Mask:
 
 
 def _begun(low: str) -> str:
-    """The column whose name is being typed, when the word cannot be part of a slot or a state."""
-    if any(low in name for name in (*_STATES, *_IN_SLOTS)):
+    """The column whose name is being typed, when the word cannot be part of a slot, a state or a role."""
+    if any(low in name for name in (*_STATES, *_IN_SLOTS)) or _roles_in(low):
         return ""
     return next((name for name in (*NUMBERS, *TEXTS) if name.startswith(low)), "")
+
+
+def _roles_in(low: str) -> list[str]:
+    """A letter or two is rather the beginning of a column."""
+    return [role for role in _ROLES if len(low) > 2 and low in role]
 
 
 # --- words -------------------------------------------------------------------------------------------------
@@ -110,6 +116,8 @@ def _part_of_name(low: str) -> Mask:
 
     def mask(store: FleetStore) -> Rows:
         names = np.fromiter((low in info.slot.lower() for info in store.slots), dtype=np.bool_, count=len(store.slots))
+        for role in _roles_in(low):
+            names |= store.role_mask(role)
         return names | states[store.state]
 
     return mask

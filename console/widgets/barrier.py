@@ -36,8 +36,9 @@ class BarrierPane(Painted):
         ]  # fmt: skip
         missing = list(snap.missing) if snap else []
         total = snap.missing_total if snap else 0
-        per_line = 2 if width >= 110 else 1
-        room_for = max(0, height - len(lines) - 1) * per_line
+        rows = max(0, height - len(lines) - 1)
+        per_line = 2 if width >= 110 and len(missing) > rows else 1  # a few have the whole width: their reasons are long
+        room_for = rows * per_line
         shown = missing[:room_for]
         column = width // per_line
         for start in range(0, len(shown), per_line):

@@ -1,7 +1,7 @@
 """A line for each role where prefill and decode are split: who is there, what waits for it, what it gives.
 
-    prefill   5 of 5 ready     23 at them      4 waiting   12.3/s  12.1 ktok/s in
-    decode    4 of 4 ready    214 at them      0 waiting   12.1/s  16.3 ktok/s out  KV transfer p50 2.8 ms p99 9.1 ms
+    prefill   5 of 5 ready   23 in flight    4 waiting   12.3/s  12.1 ktok/s in
+    decode    4 of 4 ready  214 in flight    0 waiting   12.1/s  16.3 ktok/s out  KV transfer p50 2.8 ms p99 9.1 ms
 
 The role that holds the other one up is the one whose queue grows: its waiting samples are in the colour of a warning once
 they are more than a second's work.
@@ -10,7 +10,6 @@ they are more than a second's work.
 from __future__ import annotations
 
 import math
-from typing import Final
 
 from textual.strip import Strip
 
@@ -19,8 +18,6 @@ from console.store.fleet import FleetStore
 from console.widgets import fmt
 from console.widgets.paint import Painted, Run, fitting, strip_of
 from harness.wire.control import RoleView
-
-_WIDE: Final = 100
 
 
 class RolesPane(Painted):
@@ -44,8 +41,8 @@ class RolesPane(Painted):
         if self._store.at_barrier:
             return fitting(groups, width)
         groups += [
-            [(f"{fmt.count(view.outstanding):>7}", ink.plain), (" at them" if width >= _WIDE else " out", ink.muted)],
-            [(f"{waiting:>7}", ink.warn if late else ink.plain), (" waiting", ink.muted)],
+            [(f" {fmt.count(view.outstanding):>4}", ink.plain), (" in flight", ink.muted)],
+            [(f" {waiting:>4}", ink.warn if late else ink.plain), (" waiting", ink.muted)],
             [(f"{fmt.rate(view.samples_per_s):>7}", ink.plain), ("/s", ink.muted)],
             [(f"{number:>6}", ink.plain), (f" {unit}tok/s {'in ' if view.role == 'prefill' else 'out'}", ink.muted)],
         ]

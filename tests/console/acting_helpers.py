@@ -14,6 +14,7 @@ from textual.widgets import Button, Static
 
 from console.app import PacelineApp
 from console.feeds.scripted import ScriptedFeed, ScriptedFleet
+from console.screens.dialogs import Dialog
 from console.themes import shipped_folder
 from harness.spec import FleetSpec
 from harness.wire.control import AttemptInfo, CommandReply
@@ -109,6 +110,20 @@ async def press(pilot: Pilot[Any], *keys: str) -> None:
         if pilot.app._early is None and not pilot.app._opening():  # type: ignore[attr-defined]
             break
         await asyncio.sleep(0.005)
+    await pilot.pause()
+
+
+async def opened(pilot: Pilot[Any]) -> None:
+    """The dialog that an act asks with is there, focus and hint included; or the act asks nothing."""
+    await pilot.pause()
+    for _ in range(500):
+        screen = pilot.app.screen
+        if isinstance(screen, Dialog):
+            if screen._open and screen.query_one("#dialog").border_subtitle:
+                break
+        elif not any(worker.group == "acts" and worker.is_running for worker in pilot.app.workers):
+            break
+        await asyncio.sleep(0.01)
     await pilot.pause()
 
 

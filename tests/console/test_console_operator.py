@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from acting_helpers import app_on, complaint, facts, feed_of, press, say_yes, sent, told
+from acting_helpers import app_on, complaint, facts, feed_of, opened, press, say_yes, sent, told
 from console_helpers import settle
 from textual.widgets import Button, Input
 
@@ -73,7 +73,7 @@ async def test_a_key_pressed_twice_asks_once() -> None:
         await settle(pilot, app)
         app.ask_and_act("drain", ["node001/gpu1"])
         app.ask_and_act("drain", ["node001/gpu1"])
-        await pilot.pause()
+        await opened(pilot)
         await press(pilot, "escape")
         assert not isinstance(app.screen, Dialog)
 
@@ -138,7 +138,7 @@ async def test_a_ramp_given_with_the_command_stands_in_the_dialog() -> None:
     async with app.run_test(size=(80, 24)) as pilot:
         await settle(pilot, app)
         app.ask_and_act("rate", value="-5% 15")
-        await pilot.pause()
+        await opened(pilot)
         assert [app.screen.query_one(f"#{name}", Input).value for name in ("qps", "ramp")] == ["3800", "15"]
         assert "enter again: sets it" in str(app.screen.query_one("#dialog").border_subtitle)
         await say_yes(pilot)
@@ -170,7 +170,7 @@ async def test_a_ramp_is_offered_where_the_rate_changes_at_once_and_refused_else
     async with app.run_test(size=(120, 36)) as pilot:
         await settle(pilot, app)
         app.ask_and_act("rate", value="3900")
-        await pilot.pause()
+        await opened(pilot)
         assert app.screen.query_one("#qps", Input).value == "3900"
         ramp = app.screen.query_one("#ramp", Input)
         for junk in ("soon", "-5", "nan", "1e9"):
@@ -199,7 +199,7 @@ async def test_a_rate_that_the_runs_own_specification_forbids_is_refused_in_its_
     async with app.run_test(size=(120, 36)) as pilot:
         await settle(pilot, app)
         app.ask_and_act("rate", value="100000")
-        await pilot.pause()
+        await opened(pilot)
         assert app.screen.query_one("#yes", Button).disabled
         assert "50,000,000" in complaint(app)
 
@@ -233,12 +233,12 @@ async def test_a_policy_is_chosen_with_what_each_does_and_the_present_one_is_no_
         await press(pilot, "enter", "enter")
         assert sent(app) == [("set_policy", {"policy": "recycle"})]
         app.ask_and_act("policy", value="drain")
-        await pilot.pause()
+        await opened(pilot)
         assert app.screen.query_one("#choice", Choice).value == "drain"
         assert app.focused is app.screen.query_one("#cancel", Button)
         await press(pilot, "escape")
         app.ask_and_act("policy", value="ignore")
-        await pilot.pause()
+        await opened(pilot)
         assert "there is no policy 'ignore': flag, drain, recycle" in told(app)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from acting_helpers import ForetellingFeed, acts_over, app_on, complaint, facts, feed_of, press, say_yes, sent, told
+from acting_helpers import ForetellingFeed, acts_over, app_on, complaint, facts, feed_of, opened, press, say_yes, sent, told
 from console_helpers import HandClock, settle
 from textual.widgets import Input, Static
 
@@ -85,14 +85,14 @@ async def test_force_is_offered_only_against_a_guard_and_is_off_by_default() -> 
         feed_of(app).fleet.state[:260] = REPLICA_CODE["LOST"]
         feed_of(app).push()
         app.ask_and_act("drain", ["node040/gpu1"])
-        await pilot.pause()
+        await opened(pilot)
         force = app.screen.query_one("#force", Tick)
         assert force.display
         assert not force.on
         assert "the head refuses" in facts(app)["quorum"]
         await say_yes(pilot)
         app.ask_and_act("drain", ["node040/gpu2"])
-        await pilot.pause()
+        await opened(pilot)
         app.screen.query_one("#force", Tick).focus()
         await press(pilot, "space")
         await say_yes(pilot)
@@ -104,12 +104,12 @@ async def test_the_eviction_limit_counts_what_was_evicted_before() -> None:
     async with app.run_test(size=(120, 36)) as pilot:
         await settle(pilot, app)
         app.ask_and_act("evict", SEVERAL[:6])
-        await pilot.pause()
+        await opened(pilot)
         assert facts(app)["limit"] == "0 evictions in the last 10 min, at most 4: the head refuses all but 4"
         assert app.screen.query_one("#force", Tick).display
         await press(pilot, "escape")
         app.ask_and_act("evict", SEVERAL[:4])
-        await pilot.pause()
+        await opened(pilot)
         assert facts(app)["limit"].endswith("ok")
 
 
@@ -119,7 +119,7 @@ async def test_several_are_sent_one_after_the_other_and_each_refusal_is_told_wit
         await settle(pilot, app)
         feed_of(app).refuse_slots = {SEVERAL[2]: f"{SEVERAL[2]} is now incarnation x; you acted on y, which is gone"}
         app.ask_and_act("drain", SEVERAL)
-        await pilot.pause()
+        await opened(pilot)
         assert facts(app)["which"].startswith("8 replicas: node000/gpu5, node001/gpu5, node002/gpu5 and 5 more")
         assert "without their samples" in facts(app)["p99, 60 s"]
         await say_yes(pilot)
@@ -136,7 +136,7 @@ async def test_esc_stops_the_rest() -> None:
         await settle(pilot, app)
         feed_of(app).wait_s = 0.1
         app.ask_and_act("recycle", SEVERAL)
-        await pilot.pause()
+        await opened(pilot)
         await say_yes(pilot)
         assert isinstance(app.screen, Sending)
         while len(sent(app)) < 2:
@@ -155,7 +155,7 @@ async def test_no_answer_ends_the_series_and_says_so() -> None:
         await settle(pilot, app)
         feed_of(app).silent_slots = {SEVERAL[1]}
         app.ask_and_act("drain", SEVERAL[:4])
-        await pilot.pause()
+        await opened(pilot)
         await say_yes(pilot)
         await acts_over(pilot)
         assert "draining 1 of 4; node001/gpu5: no answer from the head within 12 s; look at the events" in told(app)
@@ -167,7 +167,7 @@ async def test_what_does_not_fit_is_left_out_and_said() -> None:
     async with app.run_test(size=(120, 36)) as pilot:
         await settle(pilot, app)
         app.ask_and_act("evict", ["node010/gpu0", "node010/gpu1", "node010/gpu2"])
-        await pilot.pause()
+        await opened(pilot)
         assert facts(app)["left out"].startswith("node010/gpu0 is LOST")
         await say_yes(pilot)
         await acts_over(pilot)
@@ -189,7 +189,7 @@ async def test_what_makes_no_sense_is_answered_without_a_question(act: str, slot
     async with app.run_test(size=(120, 36)) as pilot:
         await settle(pilot, app)
         app.ask_and_act(act, [slot])
-        await pilot.pause()
+        await opened(pilot)
         assert not isinstance(app.screen, Dialog)
         assert says in told(app)
 
@@ -199,7 +199,7 @@ async def test_readmit_and_waive_send_their_slot() -> None:
     async with app.run_test(size=(120, 36)) as pilot:
         await settle(pilot, app)
         app.ask_and_act("readmit", ["node010/gpu0"])
-        await pilot.pause()
+        await opened(pilot)
         await say_yes(pilot)
         assert sent(app) == [("readmit", {"slot": "node010/gpu0"})]
     barrier = app_on("barrier")

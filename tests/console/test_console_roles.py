@@ -15,6 +15,7 @@ from textual.widgets import Input
 
 from console.cli.pages import Page, live_page
 from console.cli.progress import role_line
+from console.cli.start import split_in_words
 from console.feeds.recorded import read_recorded
 from console.feeds.scripted import ScriptedFleet
 from console.plain import status
@@ -22,6 +23,7 @@ from console.screens.acts import facts_for, guard, target_of
 from console.screens.live import LiveScreen
 from console.screens.sla import SlaScreen
 from console.store import roles, tables
+from console.store.compare import told
 from console.store.filters import parse
 from console.store.fleet import FleetStore
 from console.widgets.fleet_table import FleetTable
@@ -57,6 +59,7 @@ async def test_live_has_a_line_for_each_role(make_app: AppMaker, size: tuple[int
         await settle(pilot, app)
         prefill, decode = text_of(app.screen.query_one(RolesPane)).splitlines()
         assert prefill.split()[:5] == ["prefill", "40", "of", "40", "ready"]
+        assert "in flight" in prefill
         assert "41 waiting" in prefill
         assert prefill.endswith("561 ktok/s in")
         assert decode.split()[:5] == ["decode", "32", "of", "32", "ready"]
@@ -127,6 +130,27 @@ async def test_a_replica_names_its_role_and_how_its_kv_caches_travel_and_is_seen
         assert "decode p10-p90" in str(app.screen.query_one("#step-chart").border_title)
 
 
+async def test_a_prefill_replica_says_why_it_has_no_tokens_and_no_latencies(make_app: AppMaker) -> None:
+    app = make_app(split_fleet())
+    async with app.run_test(size=(120, 36)) as pilot:
+        await settle(pilot, app)
+        app.open_replica("node000/gpu0", "Live")  # type: ignore[attr-defined]
+        await settle(pilot, app)
+        shown = " ".join(text_of(app.screen.query_one("#now-facts", FactsPane)).split())
+        assert "tok/s gives none: it fills KV caches" in shown
+        assert "TTFT p99 counted at decode, where samples end" in shown
+
+
+def test_removing_a_prefill_replica_foretells_no_latency() -> None:
+    store = store_of(split_fleet(nodes=1))
+    for slot, foretold in (("node000/gpu0", False), ("node000/gpu7", True)):
+        target = target_of(store, slot)
+        assert target is not None
+        shown = dict(facts_for(store, "drain", [target]))
+        assert ("p99, 60 s" in shown) is foretold
+        assert ("counted at the decode replica" in shown.get("p99", "")) is not foretold
+
+
 async def test_the_parts_of_ttft_are_seven_and_all_of_them_fit(make_app: AppMaker) -> None:
     app = make_app(split_fleet())
     async with app.run_test(size=(120, 36)) as pilot:
@@ -153,7 +177,7 @@ async def test_the_dialog_says_that_the_last_of_a_role_would_go_and_offers_to_fo
         app.ask_and_act("drain", ["node000/gpu0"])
         await press(pilot)
         assert facts(app)["role"] == "no prefill replica would be READY, decode would stand still: the head refuses"
-        assert facts(app)["effect"].startswith("▲ nobody would be left to serve")
+        assert facts(app)["effect"].startswith("▲ no prefill replica would be left to serve")
         force = app.screen.query_one("#force")
         assert force.display
         assert "the last READY prefill replica" in str(force.render())
@@ -185,7 +209,7 @@ def test_who_is_lost_already_is_nobodys_last_and_the_load_falls_on_those_of_the_
     store = store_of(split_fleet(nodes=1, split="2P2D"))
     target = target_of(store, "node000/gpu3")
     assert target is not None
-    assert "over 1 replica: +100.0% load each" in dict(facts_for(store, "drain", [target]))["effect"]
+    assert "over 1 decode replica: +100.0% load each" in dict(facts_for(store, "drain", [target]))["effect"]
 
 
 # --- numbers ---------------------------------------------------------------------------------------------------------------
@@ -205,6 +229,9 @@ def test_a_filter_takes_texts_and_states_with_a_colon_and_nothing_else_changes()
     for text, same in (("role:decode", "role=decode"), ("!role:decode", "role=prefill"), ("state:ready", "state=ready")):
         assert parse(text).keeps(store).tolist() == parse(same).keeps(store).tolist()
     assert parse("role:prefill gpu0").keeps(store).sum() == 8
+    assert (parse("prefill").keeps(store) == store.role_mask("prefill")).all()
+    assert (parse("!prefill").keeps(store) == store.role_mask("decode")).all()
+    assert not parse("prefill").keeps(store_of(ScriptedFleet(nodes=2, gpus=2))).any()
 
 
 def test_the_tables_and_the_page_of_attach_once_have_the_roles_only_where_there_are_any() -> None:
@@ -228,7 +255,7 @@ def test_the_tables_and_the_page_of_attach_once_have_the_roles_only_where_there_
 def test_told_in_words_each_role_has_its_clause() -> None:
     store = store_of(split_fleet())
     text, at_them = status(store), int(store.ints("outstanding")[store.role_mask("prefill")].sum())
-    assert f"prefill: 40 of 40 ready, {at_them} samples at them, 41 waiting, 560,812 tokens a second in" in text
+    assert f"prefill: 40 of 40 ready, {at_them} samples in flight, 41 waiting, 560,812 tokens a second in" in text
     assert "tokens a second out, half of the KV transfers took at most 2.7 ms" in text
     assert "prefill" not in status(store_of(ScriptedFleet(nodes=2, gpus=2)))
 
@@ -261,7 +288,18 @@ def test_a_replay_counts_its_roles_and_does_not_tell_what_only_a_head_knew(tmp_p
     assert [part.name for part in detail.parts][4:6] == ["decode wait", "KV transfer"]
 
 
+def test_the_first_line_of_a_run_says_what_the_pattern_of_roles_came_to() -> None:
+    eight_by_eight = {"name": "first", "fleet": {"nodes": 8, "replicas_per_node": 8, "roles": "5P4D"}}
+    assert split_in_words(RunSpec.model_validate(eight_by_eight)) == ", 36 prefill and 28 decode"
+    assert split_in_words(RunSpec.model_validate({"name": "first"})) == ""
+
+
 def test_roles_travel_in_the_snapshot() -> None:
     snap = split_fleet().snapshot()
     again = msgspec.msgpack.decode(msgspec.msgpack.encode(snap), type=type(snap))
     assert [view.role for view in again.roles] == ["prefill", "decode"]
+
+
+def test_a_computed_number_is_told_without_its_rounding() -> None:
+    assert told(0.7999999999999999) == "0.8"
+    assert told([2.0, 0.1 + 0.2]) == "2.0, 0.3"
