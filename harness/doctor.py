@@ -278,19 +278,22 @@ def _why_not_in(python: str, name: str) -> str:
     found = shutil.which(os.path.expanduser(python))
     if found is None:
         return f"fleet.python = {python}: no such program"
-    asked = "import sys; from harness.engines import registry; print(registry.cannot_start(sys.argv[1]))"
+    asked = "import sys; from harness.engines import registry; print('answer:' + registry.cannot_start(sys.argv[1]))"
     with TemporaryDirectory() as aside:
         environ = {**os.environ, "PYTHONPATH": str(package_folder(Path(aside)))}
         try:
             done = subprocess.run(
                 [found, "-c", asked, name], capture_output=True, text=True, timeout=60, check=False, env=environ
             )
-        except (OSError, subprocess.TimeoutExpired) as error:
-            return f"fleet.python = {python}: {error}"
+        except subprocess.TimeoutExpired:
+            return f"fleet.python = {python}: no answer within 60 s"
+        except OSError as error:
+            return f"fleet.python = {python}: {error.strerror or error}"
     if done.returncode:
         last = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
         return f"fleet.python = {python}: {last}"
-    return done.stdout.strip()
+    _, answered, why = done.stdout.rpartition("answer:")
+    return why.strip() if answered else f"fleet.python = {python}: it is no Python"
 
 
 def _output(*command: str) -> str | None:

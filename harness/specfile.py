@@ -26,7 +26,7 @@ __all__ = ["PROFILES", "Problem", "SpecError", "load_spec", "parse_value", "prof
 
 PROFILES = Path(__file__).parent / "profiles"
 #: Fields that hold a path on this machine.
-PATH_FIELDS = ("model.path", "dataset.path", "dataset.tokenizer", "record.dir")
+PATH_FIELDS = ("model.path", "dataset.path", "dataset.tokenizer", "record.dir", "fleet.python")
 #: Whose fields the engine checks; absent ones have the engine's defaults, and `none` means absent.
 ENGINE_ARGS = "fleet.engine_args."
 _MISSING = object()
@@ -121,7 +121,7 @@ def _absolute(raw: dict[str, Any], base: Path) -> None:
     for dotted in PATH_FIELDS:
         table, _, key = dotted.partition(".")
         holder = raw.get(table)
-        if isinstance(holder, dict) and isinstance(holder.get(key), str) and holder[key]:
+        if isinstance(holder, dict) and _is_path(dotted, holder.get(key)):
             holder[key] = str(base / at_home(holder[key]))
 
 
@@ -141,7 +141,7 @@ def _apply(raw: dict[str, Any], overrides: Sequence[str]) -> tuple[dict[str, str
         value = parse_value(text)
         if value is None and dotted.startswith(ENGINE_ARGS) and _take_out(raw, dotted):
             continue
-        if dotted in PATH_FIELDS and isinstance(value, str):
+        if dotted in PATH_FIELDS and _is_path(dotted, value):
             value = str(Path.cwd() / at_home(value))
         problem = _put(raw, dotted, value)
         if problem is not None:
@@ -265,6 +265,11 @@ def _missing_files(spec: RunSpec) -> Iterator[Problem]:
         yield Problem("dataset.path", "is not a file here", repr(data.path))
     if data.kind != "lengths" and data.tokenizer and not Path(data.tokenizer).exists():
         yield Problem("dataset.tokenizer", "is neither a folder nor a file here", repr(data.tokenizer))
+
+
+def _is_path(dotted: str, value: Any) -> bool:
+    """An interpreter without a slash is looked for on PATH, where the replica starts."""
+    return isinstance(value, str) and value != "" and (dotted != "fleet.python" or "/" in value)
 
 
 def _never_a_value(value: Any, dotted: str) -> Iterator[Problem]:

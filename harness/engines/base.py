@@ -81,6 +81,9 @@ class Events(Protocol):
     def died(self, reason: str) -> None:
         """The engine is gone; the replica ends this incarnation."""
 
+    def loading(self, note: str) -> None:
+        """While it starts: what it is doing or waiting for, in words. The barrier shows it to the operator."""
+
 
 @dataclass(slots=True)
 class EngineStats:

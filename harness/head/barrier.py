@@ -46,6 +46,9 @@ def look(roster: Roster, barrier: BarrierSpec, *, waited_s: float, why_no_node: 
         missing += [f"{role}: no replica is READY, all that are missing are waived" for role in absent]
     if not missing and ready:
         return BarrierView(True, "", missing, phase, ready)
+    if not ready and not replicas_to_come(roster):
+        why = "no replica came up, and none is started again"
+        return BarrierView(False, why, missing, phase, ready)
     if waited_s < barrier.deadline_s:
         return BarrierView(False, "", missing, phase, ready)
     if absent and ready:
@@ -58,7 +61,8 @@ def look(roster: Roster, barrier: BarrierSpec, *, waited_s: float, why_no_node: 
 def _after_deadline(barrier: BarrierSpec, missing: list[str], nodes: set[int], phase: str, ready: int) -> BarrierView:
     named = ", ".join(node_name(node) for node in sorted(nodes)[:8])
     if barrier.min_ready is None and barrier.max_missing_nodes is None:
-        why = f"{len(missing)} replicas are missing after {barrier.deadline_s:g} s ({named}); waive them or set a quorum"
+        who = f"{len(missing)} {'replicas are' if len(missing) > 1 else 'replica is'}"
+        why = f"{who} missing after {barrier.deadline_s:g} s ({named}); waive them or set a quorum"
         return BarrierView(False, why, missing, phase, ready)
     if ready < (barrier.min_ready or 1):
         why = (
@@ -71,10 +75,17 @@ def _after_deadline(barrier: BarrierSpec, missing: list[str], nodes: set[int], p
     return BarrierView(True, "", missing, phase, ready, f"quorum: {ready} READY without {len(missing)} of {named}")
 
 
+def replicas_to_come(roster: Roster) -> bool:
+    """Whether any may still become READY by itself. With some READY a human may waive or readmit the rest in the meantime."""
+    return any(not replica.given_up for replica in roster.replicas)
+
+
 def _why(replica: Replica, why_no_node: Callable[[int], str]) -> str:
     state, reason, note = replica.state, replica.reason, replica.note
     if state == states.NEW:
-        return why_no_node(replica.node) or "no REGISTER"
+        if replica.reason:  # it ended before REGISTER
+            return replica.reason
+        return f"loading: {replica.loading}" if replica.loading else why_no_node(replica.node) or "no REGISTER"
     if state == states.REGISTERED:
         return "registered, no beat yet"
     if state == states.WARMING:

@@ -42,6 +42,8 @@ class Replica:
     waived: bool = False
     restarts: int = 0
     starting: str = ""  # incarnation that the worker is starting
+    loading: str = ""  # what its engine is waiting for
+    given_up: bool = False  # its worker does not start another
     note: str = ""
 
     def count_tokens(self, tokens: int, over_s: float) -> None:

@@ -61,7 +61,7 @@ class Workers:
         elif isinstance(message, control.ReplicaStarting):
             replica = self._roster.by_slot.get(message.slot)
             if replica is not None:
-                replica.starting = message.incarnation
+                replica.starting, replica.loading, replica.given_up = message.incarnation, message.note, False
         elif isinstance(message, control.ReplicaExited):
             self._exited(message)
 
@@ -127,7 +127,7 @@ class Workers:
         if replica is None or self.ending:
             return
         again = "not started again" if message.restart_in_s is None else f"starts again in {message.restart_in_s:g} s"
-        replica.restarts = message.restarts
+        replica.restarts, replica.given_up = message.restarts, message.restart_in_s is None
         if replica.incarnation not in ("", message.incarnation) and replica.alive:
             self._roster.stale_messages += 1
             return

@@ -53,11 +53,13 @@ class ReplicaExited(_Message):
 
 
 class ReplicaStarting(_Message):
-    """The worker started a process for this slot; REGISTER follows when the engine has loaded."""
+    """The worker started a process for this slot; REGISTER follows when the engine has loaded. Repeated with what that is
+    waiting for."""
 
     slot: str
     incarnation: str
     pid: int
+    note: str = ""
 
 
 # --- replica → head ----------------------------------------------------------------------------------------

@@ -172,11 +172,15 @@ class Agent:
                 carrier.process.log.keep_bounded()
 
     def _on_status(self, carrier: Carrier, message: dict[str, Any]) -> None:
-        name = message.get("died") or message.get("stopped")
+        name = message.get("died") or message.get("stopped") or message.get("loading")
         if not name or carrier.process is None:
             return
         incarnation = str(message.get("incarnation", ""))
         if carrier.carried.get(name) != incarnation:
+            return
+        if "loading" in message:
+            note = str(message.get("note", ""))
+            self._report(control.ReplicaStarting(name, incarnation, carrier.process.pid, note))
             return
         del carrier.carried[name]
         slot = self._slots[name][0]

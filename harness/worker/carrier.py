@@ -130,6 +130,9 @@ class ReplicaProcess:
     async def register(self, incarnation: Incarnation) -> None:
         await self._connected().register(incarnation)
 
+    def loading(self, incarnation: Incarnation, note: str) -> None:
+        self._tell("loading", incarnation, note=note)
+
     def became_ready(self, incarnation: Incarnation) -> None:
         self._tell("up", incarnation)
         self._connected().news()

@@ -37,6 +37,8 @@ class Host(Protocol):
     async def register(self, incarnation: Incarnation) -> None:
         """Returns after Ack; raises Refused."""
 
+    def loading(self, incarnation: Incarnation, note: str) -> None: ...
+
     def became_ready(self, incarnation: Incarnation) -> None: ...
 
     def ended(self, incarnation: Incarnation, reason: str, *, final: bool, asked: bool) -> None: ...
@@ -159,3 +161,8 @@ class Incarnation:
 
     def died(self, reason: str) -> None:
         self._over(reason)
+
+    def loading(self, note: str) -> None:
+        if self.state == LOADING:
+            self.note = note
+            self._host.loading(self, note)

@@ -76,7 +76,7 @@ class Slot:
         if final or self.restarts >= fleet.max_restarts:
             self.state = SlotState.DOWN
             if not final:
-                reason = f"{reason}; it failed {self.restarts + 1} times and is not restarted again"
+                reason = f"{reason}; failed {self.restarts + 1} {'times' if self.restarts else 'time'}"
             return Exit(self.incarnation, reason, None)
         delay_s = fleet.restart_backoff_s if self._delay_s is None else min(2 * self._delay_s, fleet.restart_backoff_max_s)
         self._delay_s = delay_s

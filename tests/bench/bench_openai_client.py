@@ -50,6 +50,9 @@ class Listener:
         self.reasons.append(reason)
         self.room.release()
 
+    def loading(self, note: str) -> None:
+        pass
+
     def died(self, reason: str) -> None:
         raise AssertionError(reason)
 

@@ -58,6 +58,9 @@ class Serving:
     def died(self, reason: str) -> None:
         raise RuntimeError(reason)
 
+    def loading(self, note: str) -> None:
+        pass
+
 
 async def alone(llm: Any, spec: RunSpec, count: int) -> dict[str, float]:
     """What a program without Paceline does: AsyncLLM.generate, token ids in and out."""

@@ -58,6 +58,10 @@ def at_the_barrier() -> ScriptedFleet:
     return ScriptedFleet(phase="WARMING", at_s=0.0)
 
 
+def split() -> ScriptedFleet:
+    return ScriptedFleet(nodes=8, gpus=9, roles="5P4D")
+
+
 def exploring() -> ScriptedFleet:
     return ScriptedFleet(kind="explore")
 
@@ -76,6 +80,7 @@ SHOTS = (
     Shot("compare", ("5", "space", "space", "c"), fleet=None, until="tok/s"),
     Shot("record", ("5", "end", "enter"), fleet=None, until="RE-DISP"),
     Shot("replay", ("5", "end", "R", "?REPLAY", "1", *["full_stop"] * 4), fleet=None, until="00:42/"),
+    Shot("roles", fleet=split),
     Shot("evict", ("e",)),
     Shot("rate", ("equals_sign",), fleet=exploring),
     Shot("command", (":", *"evi"), sizes=SIZES[1:]),

@@ -212,6 +212,9 @@ class Listener:
         self.failures[key] = reason
         self._note("failed", key)
 
+    def loading(self, note: str) -> None:
+        pass
+
     def died(self, reason: str) -> None:
         self.deaths.append(reason)
         self.changed.set()

@@ -131,3 +131,29 @@ def test_both_conditions_of_a_quorum_must_hold(fleet: Fleet) -> None:
 
 def test_a_quorum_of_nodes_does_not_open_for_nobody(fleet: Fleet) -> None:
     assert view(fleet, waited_s=61, max_missing_nodes=3).gave_up
+
+
+def test_what_ended_or_waits_before_it_could_register_says_so() -> None:
+    fleet = Fleet(a_spec(3, 1))
+    fleet[0].reason = "there is no such model; not started again"
+    fleet[1].loading = "waiting for http://127.0.0.1:8000, 5 of 900 s: connection refused"
+    assert view(fleet).missing == [
+        "node000/gpu0: there is no such model; not started again",
+        "node001/gpu0: loading: waiting for http://127.0.0.1:8000, 5 of 900 s: connection refused",
+        "node002/gpu0: no REGISTER",
+    ]
+
+
+def test_nobody_waits_for_the_deadline_when_none_is_started_again(fleet: Fleet) -> None:
+    for replica in fleet.roster.replicas[:-1]:
+        replica.given_up = True
+    assert not view(fleet).gave_up, "one may still come"
+    fleet.roster.replicas[-1].given_up = True
+    assert "none is started again" in view(fleet).gave_up
+
+
+def test_with_some_ready_there_is_time_to_waive_or_readmit_the_rest(fleet: Fleet) -> None:
+    fleet.ready(0)
+    for replica in fleet.roster.replicas[1:]:
+        replica.given_up = True
+    assert not view(fleet).gave_up

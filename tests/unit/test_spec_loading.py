@@ -225,3 +225,11 @@ def test_the_line_of_a_field_is_its_own_else_that_of_what_holds_it() -> None:
     assert line_of(text, "fleet.engine_args.other") == 4
     assert line_of(text, "fleet.lease_s") == 2
     assert line_of(text, "load.target_qps") is None
+
+
+def test_an_interpreter_is_a_path_only_with_a_slash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert load_spec("demo", ["fleet.python=python3.11"]).fleet.python == "python3.11"
+    assert load_spec("demo", ["fleet.python=venv/bin/python"]).fleet.python == str(tmp_path / "venv/bin/python")
+    (tmp_path / "spec.toml").write_text('[fleet]\npython = "other/bin/python"\n')
+    assert load_spec("spec.toml").fleet.python == str(tmp_path / "other/bin/python")

@@ -36,6 +36,9 @@ class Listener:
     def failed(self, key: Key, reason: str) -> None:
         self._say("failed", key, reason)
 
+    def loading(self, note: str) -> None:
+        pass
+
     def died(self, reason: str) -> None:
         self.deaths.append(reason)
 

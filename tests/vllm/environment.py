@@ -1,7 +1,7 @@
 """The Python environment of the tests with a real vLLM, and running them in it. Standard library only.
 
     python3 tests/vllm/environment.py python          make it, or find it made; its interpreter on stdout
-    python3 tests/vllm/environment.py test [ARGS…]    and run `pytest ARGS…` in it (without ARGS: tests/vllm)
+    python3 tests/vllm/environment.py test [ARGS…]    and run `pytest ARGS…` in it (tests/vllm unless they name tests)
 
 It is apart from .venv because the CPU build of vLLM wants Python 3.11 and versions of its own, and it takes 2.6 GB and some
 minutes, so it lies in the user's cache folder under a name made of its pins: clones share it until they change. Where there
@@ -175,10 +175,12 @@ def _run(command: list[str], may_fail: bool = False) -> str:
 
 
 def run_tests(python: Path, arguments: list[str]) -> int:
+    if not any(Path(argument.partition("::")[0]).exists() for argument in arguments):
+        arguments = ["tests/vllm", *arguments]
     adopt_orphans()
     inherited = {name: value for name, value in os.environ.items() if name not in ("VIRTUAL_ENV", "PYTHONHOME")}
     environment = {**inherited, **HERMETIC, "PYTHONPATH": str(ROOT)}
-    command = [str(python), "-m", "pytest", "-m", "not bench", *(arguments or ["tests/vllm"])]
+    command = [str(python), "-m", "pytest", "-m", "not bench", *arguments]
     tests = subprocess.Popen(command, cwd=ROOT, env=environment, start_new_session=True)
     try:
         return tests.wait(TESTS_WITHIN_S)

@@ -145,7 +145,7 @@ class OpenAIEngine:
         else:
             base_url = args.base_url(context)
         client = self._client = Client(args, base_url)
-        await health.wait_until_healthy(client, args, self._server)
+        await health.wait_until_healthy(client, args, self._server, self._events.loading)
         await health.check_model(client, args)
         self._version = await health.version_of(client)
         if args.metrics_path and not args.shared:  # each replica would count the work of all

@@ -10,6 +10,8 @@ import asyncio
 import contextlib
 import logging
 import time
+from collections.abc import Callable
+from math import inf
 
 import aiohttp
 import msgspec
@@ -24,7 +26,7 @@ log = logging.getLogger("paceline.engine.openai")
 
 PROBE_S = 5.0
 PROBE_EVERY_S = (0.1, 1.0)  # at first, and after a while
-TELL_EVERY_S = 10.0
+TELL_EVERY_S = 5.0
 WATCH_EVERY_S = 2.0
 AGAIN_S = 0.3
 UNREACHABLE = (aiohttp.ClientError, OSError, TimeoutError)
@@ -42,9 +44,10 @@ class _Version(msgspec.Struct):
     version: str = ""
 
 
-async def wait_until_healthy(client: Client, args: OpenAIArgs, server: Server | None) -> None:
-    """Raises EngineError after `start_s`, or at once when our own server ends."""
-    began_s = told_s = time.monotonic()
+async def wait_until_healthy(client: Client, args: OpenAIArgs, server: Server | None, say: Callable[[str], None]) -> None:
+    """Raises EngineError after `start_s`, or at once when our own server ends. `say`: what it waits for, every few seconds."""
+    began_s = time.monotonic()
+    told_s = -inf
     every_s = PROBE_EVERY_S[0]
     ending = asyncio.ensure_future(server.ended()) if server is not None else None
     try:
@@ -60,7 +63,9 @@ async def wait_until_healthy(client: Client, args: OpenAIArgs, server: Server | 
                 raise EngineError(f"{client.base_url} is not ready after {WHERE}.start_s = {args.start_s:g}: {state}{said}")
             if now_s - told_s > TELL_EVERY_S:
                 told_s = now_s
-                log.info("waiting for %s, %.0f of %g s: %s", client.base_url, now_s - began_s, args.start_s, state)
+                note = f"waiting for {client.base_url}, {now_s - began_s:.0f} of {args.start_s:g} s: {state}"
+                log.info("%s", note)
+                say(note)
             if ending is not None:
                 await asyncio.wait({ending}, timeout=every_s)
             else:

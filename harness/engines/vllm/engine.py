@@ -71,6 +71,7 @@ class VllmEngine:
         self._log = LogTail()
         self._thread = launch.EngineThread()
         begun_s = time.monotonic()
+        self._events.loading(f"vLLM {compat.vllm_version()} starts and loads the model")
         started = await self._thread.run(self._load)
         if self._stopped:
             raise EngineError(self._gone)
