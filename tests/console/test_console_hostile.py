@@ -221,3 +221,11 @@ async def test_a_key_on_an_empty_list_of_runs_says_that_no_run_is_there(key: str
         await pilot.press("5", key)
         await pilot.pause()
         assert [note.message for note in app._notifications] == ["no run under the cursor"]
+
+
+def test_a_working_directory_that_is_gone_has_no_spec_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    assert spec_files() == []
