@@ -21,6 +21,7 @@ from console.store.fleet import FleetStore
 from console.store.rates import rate_words
 from console.store.record import over
 from console.themes import shipped_folder
+from console.widgets.clock import EVERYTHING
 from console.widgets.verdict import VerdictBanner
 from harness.records.errors import RecordError
 from harness.records.layout import RunFolder
@@ -299,3 +300,21 @@ async def test_the_record_has_percentiles_and_acts_and_cuts_no_reason(tmp_path: 
         assert "ACTS 1" in rows
         assert "evict" in rows
         assert "(kim)" in rows
+
+
+async def test_a_tick_while_the_console_is_being_taken_down_paints_nothing(make_app: AppMaker, monkeypatch: Any) -> None:
+    app = make_app()
+    painted: list[int] = []
+    async with app.run_test(size=(120, 36)) as pilot:
+        await settle(pilot, app)
+        screen, close_all = app.screen, app._close_all
+        monkeypatch.setattr(app.render_clock, "tick", lambda: EVERYTHING)
+        monkeypatch.setattr(type(app), "painted_screen", property(lambda app: screen))
+
+        async def closing() -> None:
+            await screen.query("*").remove()
+            painted.append(app.tick())
+            await close_all()
+
+        monkeypatch.setattr(app, "_close_all", closing)
+    assert painted == [0]
