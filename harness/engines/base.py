@@ -8,8 +8,9 @@ Every implementation passes tests/unit/test_engine_contract.py.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from typing import Any, NamedTuple, Protocol
 
 from harness.spec import Role, RunSpec
@@ -53,6 +54,14 @@ def argument_facts(args: Mapping[str, Any]) -> dict[str, Any]:
     if len(args) > MOST_ARGUMENTS:
         facts["arguments_left_out"] = len(args) - MOST_ARGUMENTS
     return facts
+
+
+def nearest(word: str, valid: Sequence[str], listed: int = 12) -> str:
+    """`; did you mean "slow"?` or, when nothing is near, the first `listed` of what is valid."""
+    close = get_close_matches(word, valid, n=1, cutoff=0.5)
+    if close:
+        return f'; did you mean "{close[0]}"?'
+    return f"; valid: {', '.join(valid[:listed])}{', …' if len(valid) > listed else ''}" if listed else ""
 
 
 class EngineError(Exception):

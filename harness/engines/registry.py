@@ -10,11 +10,10 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable
-from difflib import get_close_matches
 from importlib import import_module
 from typing import Any, Protocol, cast
 
-from harness.engines.base import EngineError, EngineFactory
+from harness.engines.base import EngineError, EngineFactory, nearest
 from harness.spec import RunSpec
 
 _MODULES = {
@@ -40,9 +39,7 @@ def names() -> list[str]:
 
 def _module(name: str) -> EngineModule:
     if name not in _MODULES:
-        close = get_close_matches(name, names(), n=1, cutoff=0.4)
-        hint = f'; did you mean "{close[0]}"?' if close else f"; valid: {', '.join(names())}"
-        raise EngineError(f"fleet.engine = {name!r}: no such engine{hint}")
+        raise EngineError(f"fleet.engine = {name!r}: no such engine{nearest(name, names())}")
     return cast(EngineModule, import_module(_MODULES[name]))
 
 

@@ -11,12 +11,11 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from harness.engines.base import ArgumentError, EngineContext
+from harness.engines.base import ArgumentError, EngineContext, nearest
 from harness.spec import RunSpec
 
 WHERE = "fleet.engine_args"
@@ -119,7 +118,7 @@ def parse_args(args: Mapping[str, Any], spec: RunSpec) -> OpenAIArgs:
     """Raises ArgumentError with field, value and what would be right."""
     for name, value in args.items():
         if name not in ARGUMENTS:
-            raise ArgumentError(f"{WHERE}.{name} = {value!r}: not an argument of the openai engine{_nearest(name, ARGUMENTS)}")
+            raise ArgumentError(f"{WHERE}.{name} = {value!r}: not an argument of the openai engine{nearest(name, ARGUMENTS)}")
     given: dict[str, Any] = {}
     for name, value in args.items():
         given[name] = _PARSERS.get(name, _PARSERS["*"])(name, value)
@@ -263,11 +262,6 @@ def _check_sampling(args: OpenAIArgs, spec: RunSpec) -> None:
 # --- single values ----------------------------------------------------------------------------------------------------
 
 
-def _nearest(name: str, valid: tuple[str, ...]) -> str:
-    close = get_close_matches(name, valid, n=1, cutoff=0.5)
-    return f'; did you mean "{close[0]}"?' if close else f"; valid: {', '.join(valid)}"
-
-
 def _urls(name: str, value: Any) -> tuple[str, ...]:
     entries = [value] if isinstance(value, str) else value
     if not isinstance(entries, list | tuple) or not entries or not all(isinstance(url, str) for url in entries):
@@ -304,7 +298,7 @@ def _same(url: str) -> str:
 def _check_places(where: str, text: str) -> None:
     for place in _PLACE.findall(text):
         if place not in PLACES:
-            raise ArgumentError(f"{where} = {text!r}: no placeholder {{{place}}}{_nearest(place, PLACES)}")
+            raise ArgumentError(f"{where} = {text!r}: no placeholder {{{place}}}{nearest(place, PLACES)}")
 
 
 def _command(name: str, value: Any) -> tuple[str, ...]:
@@ -342,7 +336,7 @@ def _table(name: str, value: Any) -> dict[str, str]:
 def _choice(name: str, value: Any) -> str:
     valid = {"server": SERVERS, "endpoint": ENDPOINTS, "token_ids": TOKEN_IDS}[name]
     if value not in valid:
-        raise ArgumentError(f"{WHERE}.{name} = {value!r}: unknown{_nearest(str(value), valid)}")
+        raise ArgumentError(f"{WHERE}.{name} = {value!r}: unknown{nearest(str(value), valid)}")
     return str(value)
 
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from harness.engines.base import EngineError
-from harness.engines.synthetic.faults import Fault, nearest, number, parse_faults, whole
+from harness.engines.base import EngineError, nearest
+from harness.engines.synthetic.faults import Fault, number, parse_faults, whole
 from harness.engines.synthetic.model import DEFAULT_PRESET, KV_BYTES, KV_LINK_BYTES_PER_S, PRESETS, StepModel
 
 _REALS = ("c0_ms", "cd_us", "ck_ns", "cp_us")

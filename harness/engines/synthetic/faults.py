@@ -17,12 +17,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from math import inf, isfinite
 from typing import Any
 
-from harness.engines.base import EngineError
+from harness.engines.base import EngineError, nearest
 
 #: kind → (fields it needs, fields it may have)
 _FIELDS: dict[str, tuple[frozenset[str], frozenset[str]]] = {
@@ -61,15 +60,6 @@ class Fault:
         if self.kind == "flaky_start":
             return life < self.times
         return self.kind == "slow_start" or self.every_life or life == 0
-
-
-def nearest(word: str, valid: Sequence[str]) -> str:
-    """`; did you mean "slow"?` or, when nothing is near, the list of what is valid."""
-    close = get_close_matches(word, valid, n=1, cutoff=0.5)
-    if close:
-        return f'; did you mean "{close[0]}"?'
-    listed = ", ".join(valid[:12])
-    return f"; valid: {listed}" + (", …" if len(valid) > 12 else "")
 
 
 def number(where: str, value: Any, *, low: float, above: bool = False, high: float = inf) -> float:

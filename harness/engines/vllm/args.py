@@ -12,11 +12,10 @@ import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from harness.engines.base import ArgumentError
+from harness.engines.base import ArgumentError, nearest
 from harness.engines.vllm import compat
 from harness.spec import Role, RunSpec
 
@@ -194,9 +193,8 @@ def arguments(spec: RunSpec, args: Mapping[str, Any], role: Role, gpu: int, know
     """`known`: the arguments of the installed version with their defaults. Raises ArgumentError for what is not among them."""
     for name, value in args.items():
         if name not in known:
-            raise ArgumentError(
-                f"{WHERE}.{name} = {value!r}: not an argument of vLLM {compat.vllm_version()}{_nearest(name, list(known))}"
-            )
+            hint = nearest(name, list(known), listed=0)
+            raise ArgumentError(f"{WHERE}.{name} = {value!r}: not an argument of vLLM {compat.vllm_version()}{hint}")
     ours = _ours(spec, gpu, known, cpu=cpu)
     dropped = tuple(name for name in ours if name not in known)
     values = {name: value for name, value in ours.items() if name in known} | dict(args)
@@ -232,8 +230,3 @@ def _ours(spec: RunSpec, gpu: int, known: Mapping[str, Any], *, cpu: bool) -> di
             # A prompt in chunks turns its request's random generator back, which the CPU's cannot: the engine core dies.
             ours["enable_chunked_prefill"] = False
     return ours
-
-
-def _nearest(name: str, known: list[str]) -> str:
-    close = get_close_matches(name, known, n=1, cutoff=0.5)
-    return f'; did you mean "{close[0]}"?' if close else ""
