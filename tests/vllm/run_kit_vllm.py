@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from run_kit import RunHandle
 
 VOCAB = 512
-OUTPUT_TOKENS = 32
+OUTPUT_TOKENS = 160  # long enough for some to be in flight whenever one looks
 ENGINE_ARGS = {
     "max_model_len": 512,
     "max_num_seqs": 32,
