@@ -7,20 +7,44 @@ import json
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from harness.cluster.local import head_alive, launch_head
+from harness.cluster.local import head_alive, kill_run, launch_head
 from harness.cluster.procinfo import is_alive
 from harness.records.errors import RecordError
 from harness.records.journal import read_journal
-from harness.records.layout import RunFolder
+from harness.records.layout import RunFolder, new_run_folder
 from harness.records.runfile import AttemptRecord, RunFile, read_run
 from harness.spec import RunSpec
 from harness.wire.client import HeadClient, HeadUnreachable
 from harness.wire.control import CommandReply, JournalEntry, RunState
 from harness.wire.states import RUN_ENDED
+
+
+@contextlib.contextmanager
+def runs_in(place: Path, gone_within_s: float) -> Iterator[Callable[..., RunHandle]]:
+    """Yields what starts a run. At the end whatever still runs is killed; a process that survives that is a failure."""
+    handles: list[RunHandle] = []
+
+    def start(spec: RunSpec | None = None, **changes: Any) -> RunHandle:
+        spec = spec or small_spec(**changes)
+        folder = new_run_folder(place, spec.name)
+        (folder.path / "spec.json").write_text(spec.model_dump_json())
+        handle = RunHandle(folder)
+        handles.append(handle)
+        return handle.launch()
+
+    yield start
+    for handle in handles:
+        kill_run(handle.folder, handle.head_pid)
+    pids = {pid for handle in handles for pid in (*handle.seen_pids, handle.head_pid)}
+    deadline = time.monotonic() + gone_within_s
+    while time.monotonic() < deadline and any(running(pid) for pid in pids):
+        time.sleep(0.05)
+    left = [pid for pid in pids if running(pid)]
+    assert not left, f"processes left running: {left}"
 
 
 def small_spec(**changes: Any) -> RunSpec:

@@ -1,4 +1,4 @@
-"""A server on loopback that speaks enough of the OpenAI API, and misbehaves exactly as a test wants; and what hears an engine.
+"""A server on loopback that speaks enough of the OpenAI API, and misbehaves exactly as a test wants.
 
 `Fake.behave` answers POSTs; it may await, write any bytes and close. Everything is real TCP and HTTP/1.1.
 """
@@ -13,6 +13,8 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
+
+from listening import Listener
 
 from harness.engines import registry
 from harness.engines.base import Engine, EngineContext, Key, Request
@@ -180,57 +182,6 @@ async def serving(behave: Behaviour = polite, **options: Any) -> AsyncIterator[F
             task.cancel()
         if connections:
             await asyncio.wait(list(connections), timeout=5)
-
-
-@dataclass
-class Listener:
-    """Implements Events."""
-
-    firsts: dict[Key, bytes] = field(default_factory=dict)
-    completes: dict[Key, bytes] = field(default_factory=dict)
-    prefilleds: dict[Key, bytes] = field(default_factory=dict)
-    failures: dict[Key, str] = field(default_factory=dict)
-    times_us: dict[Key, tuple[int, int, int]] = field(default_factory=dict)
-    order: list[tuple[str, Key]] = field(default_factory=list)
-    deaths: list[str] = field(default_factory=list)
-    changed: asyncio.Event = field(default_factory=asyncio.Event)
-
-    def first(self, key: Key, token: bytes, queue_us: int, prefill_us: int) -> None:
-        self.firsts[key] = token
-        self._note("first", key)
-
-    def complete(self, key: Key, tokens: bytes, queue_us: int, prefill_us: int, decode_us: int) -> None:
-        self.completes[key] = tokens
-        self.times_us[key] = (queue_us, prefill_us, decode_us)
-        self._note("complete", key)
-
-    def prefilled(self, key: Key, handoff: bytes, queue_us: int, prefill_us: int) -> None:
-        self.prefilleds[key] = handoff
-        self._note("prefilled", key)
-
-    def failed(self, key: Key, reason: str) -> None:
-        self.failures[key] = reason
-        self._note("failed", key)
-
-    def loading(self, note: str) -> None:
-        pass
-
-    def died(self, reason: str) -> None:
-        self.deaths.append(reason)
-        self.changed.set()
-
-    def _note(self, what: str, key: Key) -> None:
-        self.order.append((what, key))
-        self.changed.set()
-
-    async def until(self, met: Callable[[], object], deadline_s: float = 15.0) -> None:
-        async with asyncio.timeout(deadline_s):
-            while not met():
-                self.changed.clear()
-                await self.changed.wait()
-
-    async def ends(self, count: int, deadline_s: float = 15.0) -> None:
-        await self.until(lambda: len(self.completes) + len(self.prefilleds) + len(self.failures) >= count, deadline_s)
 
 
 async def soon(met: Callable[[], object], within_s: float = 10.0) -> None:

@@ -9,10 +9,10 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections import Counter
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from listening import Listener
 
 from harness.engines import registry
 from harness.engines.base import Engine, EngineContext, EngineStats, Key, Request
@@ -25,48 +25,6 @@ ARGS: dict[str, dict[str, object]] = {
 }
 MAX_TOKENS = 40
 PROMPT = b"\x05\x00\x00\x00" * 24
-
-
-@dataclass
-class Listener:
-    firsts: dict[Key, bytes] = field(default_factory=dict)
-    completes: dict[Key, bytes] = field(default_factory=dict)
-    order: list[tuple[str, Key]] = field(default_factory=list)
-    failures: dict[Key, str] = field(default_factory=dict)
-    deaths: list[str] = field(default_factory=list)
-    changed: asyncio.Event = field(default_factory=asyncio.Event)
-
-    def first(self, key: Key, token: bytes, queue_us: int, prefill_us: int) -> None:
-        assert queue_us >= 0
-        assert prefill_us >= 0
-        self.firsts[key] = token
-        self._note("first", key)
-
-    def complete(self, key: Key, tokens: bytes, queue_us: int, prefill_us: int, decode_us: int) -> None:
-        assert min(queue_us, prefill_us, decode_us) >= 0
-        self.completes[key] = tokens
-        self._note("complete", key)
-
-    def failed(self, key: Key, reason: str) -> None:
-        self.failures[key] = reason
-        self._note("failed", key)
-
-    def loading(self, note: str) -> None:
-        pass
-
-    def died(self, reason: str) -> None:
-        self.deaths.append(reason)
-        self.changed.set()
-
-    def _note(self, what: str, key: Key) -> None:
-        self.order.append((what, key))
-        self.changed.set()
-
-    async def until_complete(self, count: int, deadline_s: float = 20.0) -> None:
-        async with asyncio.timeout(deadline_s):
-            while len(self.completes) < count:
-                self.changed.clear()
-                await self.changed.wait()
 
 
 def spec_of(name: str) -> RunSpec:

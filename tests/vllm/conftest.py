@@ -13,19 +13,15 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "system"))  # run_kit: real runs are handled as in the system tests
 
 from descendants import adopt_orphans, descendants
-from run_kit import RunHandle, running, small_spec
+from run_kit import RunHandle, runs_in
 
-from harness.cluster.local import kill_run
 from harness.engines.tinymodel import write_tiny_model
-from harness.records.layout import new_run_folder
-from harness.spec import RunSpec
 
 HERE = Path(__file__).parent
 #: Set by `make test-vllm` where no environment could be made.
@@ -84,25 +80,8 @@ def tiny_gpt_oss(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def start_run(tmp_path: Path) -> Iterator[Callable[..., RunHandle]]:
     """As in the system tests: what a test leaves running is killed; a process that survives that fails it."""
-    handles: list[RunHandle] = []
-
-    def start(spec: RunSpec | None = None, **changes: Any) -> RunHandle:
-        spec = spec or small_spec(**changes)
-        folder = new_run_folder(tmp_path / "runs", spec.name)
-        (folder.path / "spec.json").write_text(spec.model_dump_json())
-        handle = RunHandle(folder)
-        handles.append(handle)
-        return handle.launch()
-
-    yield start
-    for handle in handles:
-        kill_run(handle.folder, handle.head_pid)
-    pids = {pid for handle in handles for pid in (*handle.seen_pids, handle.head_pid)}
-    deadline = time.monotonic() + GONE_WITHIN_S
-    while time.monotonic() < deadline and any(running(pid) for pid in pids):
-        time.sleep(0.05)
-    left = [pid for pid in pids if running(pid)]
-    assert not left, f"processes left running: {left}"
+    with runs_in(tmp_path / "runs", GONE_WITHIN_S) as start:
+        yield start
 
 
 @pytest.fixture(autouse=True)
