@@ -115,6 +115,11 @@ def test_a_killed_supervisor_restarts_on_the_warm_fleet(start_run: Start) -> Non
     run.wait_measuring()
     before = {slot.slot: slot.incarnation for slot in run.state().slots}
     pids = {slot.pid for slot in run.state().slots}
+    run.wait(
+        "the first second on disk: what came after it may be lost",
+        lambda: any((run.folder.path / "samples").glob("*.parquet")),
+        5,
+    )
     driver = run.driver_pid()
     os.kill(run.head_pid, signal.SIGKILL)
     os.waitpid(run.head_pid, 0)
