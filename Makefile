@@ -1,7 +1,7 @@
 # Needs only make and python3 (3.11, 3.12 or 3.13): all else goes into .venv, exactly as constraints.txt says.
 #
 #   make demo    the demo in the console (ARGS="--explore" and other options of `paceline demo` are passed on)
-#   make test    lint, types, import contracts and every test
+#   make test    lint, types, import contracts and every test; those of tests/cluster also run on the cluster of PACELINE_KUBECONFIG
 #   make test-vllm  the tests with a real vLLM on the CPU, in an environment of their own (2.6 GB in the user's cache folder)
 #   make demo-vllm  two replicas of a tiny random model on that vLLM, under LoadGen, in the console
 #   make bench   the ratios quoted in README.md, written to build/bench.json
@@ -34,6 +34,7 @@ PYTEST := $(BIN)/python -m pytest -m "not bench"
 test: lint
 ifeq ($(ARGS),)
 	$(PYTEST) -n auto --maxprocesses 4 --dist loadfile tests/unit tests/console
+	$(PYTEST) -n 2 --dist loadfile tests/cluster
 	$(PYTEST) tests/system
 else
 	$(PYTEST) --ignore=tests/vllm $(ARGS)

@@ -30,6 +30,7 @@ class Action:
     footer: str = ""  # label in the footer; "" = not there
     acts: bool = False
     takes: str = ""  # what an argument on the `:` line is: SLOT, QPS, EXPRESSION, …; "" = none
+    of_pods: bool = False  # means nothing where workers are processes: not in the footer there
 
     @property
     def short(self) -> str:
@@ -104,6 +105,8 @@ ACTIONS: Final = (
     Action("unmark", "u", "u", "Clear the marks", "acts hit the row under the cursor again", "Look", ("fleet", "runs")),
     Action("result", "v", "v", "Result by replica", "from the record, once the run has ended", "Look", ("live",)),
     Action("log", "l", "l", "Log", "the whole pane for the log's end", "Look", ("replica",), "Log"),
+    Action("describe", "D", "D", "Describe the pod", "containers, conditions, events, its node", "Look",
+           ("fleet", "replica"), "Pod", of_pods=True),
     Action("metric", "m", "m", "TTFT or TPOT", "which latency the tail shares are of", "Look", ("sla",), "Metric"),
     Action("window", "w", "w", "Window", "the last window or the whole attempt", "Look", ("sla",), "Window"),
     Action("by_node", "n", "n", "By node or replica", "whose share of the slowest samples is listed", "Look", ("sla",), "Nodes"),

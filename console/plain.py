@@ -15,7 +15,7 @@ from typing import Final
 from console.store import roles
 from console.store.fleet import FleetStore, LinkKind
 from console.store.tables import judged, window_s
-from console.widgets import fmt
+from console.widgets import fmt, pods
 from harness.metrics.rates import RATE_WINDOW_S
 from harness.wire.control import FleetSnapshot, JournalEntry, RoleView, SlaView
 
@@ -44,6 +44,8 @@ class Narrator:
         self._seq = -1
         self._next_status_s = -math.inf
         self._link: LinkKind = "connecting"
+        self._blind = False
+        self._said: set[str] = set()  # of the cluster as a whole, by the journal
         self._told: dict[str, str] = {}  # metric → how it stands against its limit, as last told
         self._since: dict[str, tuple[str, float]] = {}  # metric → how it stands now, since when
 
@@ -55,6 +57,7 @@ class Narrator:
         else:
             lines = self._news(store)
         lines += self._connection(store)
+        lines += self._cluster(store)
         if store.snapshot is not None and not store.ended and store.link().trusted:
             lines += self._limits(store.snapshot, store, now_s)
             if now_s >= self._next_status_s:
@@ -66,6 +69,9 @@ class Narrator:
         fresh = [entry for entry in store.journal if entry.seq > self._seq]
         if fresh:
             self._seq = fresh[-1].seq
+        problem = store.cluster.view.problem if self._blind and store.cluster.view is not None else ""
+        fresh = [entry for entry in fresh if not problem or entry.why != problem]  # told as what cannot be seen
+        self._said |= {entry.why for entry in fresh if entry.what == "worker.event" and entry.subject == "cluster"}
         return sentences(fresh)
 
     def _connection(self, store: FleetStore) -> list[str]:
@@ -77,6 +83,18 @@ class Narrator:
             return [f"The head is lost: silent for {link.age_s:.0f} seconds{f'; {link.detail}' if link.detail else ''}."]
         if link.kind == "live" and before in ("stale", "lost"):
             return ["The head answers again."]
+        return []
+
+    def _cluster(self, store: FleetStore) -> list[str]:
+        """That something of the cluster cannot be seen, once; and that it can be again."""
+        told = pods.trouble(store) if store.link().trusted else ""
+        before, self._blind = self._blind, bool(told) if store.link().trusted else self._blind
+        problem = store.cluster.view.problem if store.cluster.view is not None else ""
+        if told and not before and problem not in self._said:
+            return [f"{told[:1].upper()}{told[1:]}. The run goes on; what is said of pods and nodes is old."]
+        if before and not self._blind and not store.ended:
+            self._said.clear()
+            return ["The cluster can be seen again."]
         return []
 
     def _limits(self, snap: FleetSnapshot, store: FleetStore, now_s: float) -> list[str]:
@@ -138,6 +156,8 @@ def status(store: FleetStore) -> str:
         parts.append(f"about {fmt.clock(store.progress().eta_s)} left")
     parts += [role(view) for view in roles.views(store)]
     parts.append(replicas(store))
+    if store.cluster.view is not None and not store.ended:
+        parts.append(pods.pods_now(store).replace(" · ", ", "))
     return "; ".join(parts) + "."
 
 
@@ -218,6 +238,10 @@ def sentence(entry: JournalEntry) -> str:
         "straggler.node": f"Node {subject} is slow{why}.",
         "straggler.fleet": f"The whole fleet is slow{why}.",
         "replica.exit": f"The process of replica {subject} ended{why}.",
+        "pod.evicted": f"The pod of {subject} is evicted{why}.",
+        "pod.not_evicted": f"The pod of {subject} could not be evicted{why}.",
+        "worker.event": f"{subject}{why}." if entry.level != "info" else "",
+        "worker.pending": f"{subject} waits for its place{why}.",
     }
     if entry.what in fixed:
         return fixed[entry.what]

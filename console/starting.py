@@ -1,17 +1,20 @@
 """Starting a head, in a new folder or in one whose head has died, and waiting for either end of its life.
 
 What can be wrong with the samples is found out here, before there is a folder or a process. For the command line, for the
-Launch screen and for its checks: nothing is said, errors tell what to do.
+Launch screen and for its checks: errors tell what to do, and only what takes long is told, to whoever wants to hear it.
+On Kubernetes the head is a pod, placed with all else of the run, and what is started here is the link to it.
 """
 
 from __future__ import annotations
 
 import shutil
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from console.errors import BadInput, HeadDied, NotStarted
-from harness.cluster.local import head_alive, kill_run, launch_head
+from harness.cluster.base import ClusterError
+from harness.cluster.local import head_alive, kill_run, launch_head, log_of_start, placed_on
 from harness.cluster.procinfo import end_group, is_alive
 from harness.records.layout import RunFolder, new_run_folder, runs_root
 from harness.spec import RunSpec
@@ -28,6 +31,8 @@ def read_dataset(spec: RunSpec) -> int:
     data, wanted = spec.dataset, spec.load.performance_samples
     if data.kind == "lengths" and wanted is None:
         return 0
+    if data.kind != "lengths" and spec.cluster.kind == "kubernetes":
+        return 0  # a file of the head's pod
     from harness.datasets import load
 
     found = len(load(spec))
@@ -37,17 +42,20 @@ def read_dataset(spec: RunSpec) -> int:
     return found
 
 
-def new_run(spec: RunSpec) -> RunFolder:
-    """A run's folder with its spec in it, and a head that answers."""
+def new_run(spec: RunSpec, say: Callable[[str], None] = lambda line: None) -> RunFolder:
+    """A run's folder with its spec in it, and a head that answers. `say`: what is being waited for, where that takes long."""
     root = runs_root(spec.record.dir)
     try:
         root.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         named = "record.dir" if spec.record.dir else "PACELINE_RUNS (or the current folder)"
         raise BadInput(f"{named}: runs cannot be kept in {root}: {error.strerror}") from error
-    refusal = why_no_listening(spec.cluster.bind)
+    remote = spec.cluster.kind == "kubernetes"
+    refusal = "" if remote else why_no_listening(spec.cluster.listen)
     if refusal:
-        raise BadInput(f"cluster.bind: {spec.cluster.bind!r} cannot be listened on ({refusal}); give an address of this machine")
+        raise BadInput(
+            f"cluster.bind: {spec.cluster.listen!r} cannot be listened on ({refusal}); give an address of this machine"
+        )
     free_gb = shutil.disk_usage(root).free / 1e9
     if free_gb < spec.record.min_free_gb:
         raise NotStarted(
@@ -56,12 +64,33 @@ def new_run(spec: RunSpec) -> RunFolder:
         )
     folder = new_run_folder(root, spec.name)
     folder.spec_json.write_text(spec.model_dump_json(indent=2) + "\n", encoding="utf-8")
+    if remote:
+        _place(folder, spec, say)
     try:
         start_head(folder)
-    except BaseException:
-        kill_run(folder)  # the workers it may have started
+    except BaseException as why:
+        _end(folder, why)
         raise
     return folder
+
+
+def _place(folder: RunFolder, spec: RunSpec, say: Callable[[str], None]) -> None:
+    """On Kubernetes. What fails removes all that it has made there; the folder has nothing to show then."""
+    from harness.cluster.kube.placing import place
+
+    try:
+        place(folder, spec, say=say)
+    except BaseException:
+        shutil.rmtree(folder.path, ignore_errors=True)
+        raise
+
+
+def _end(folder: RunFolder, why: BaseException) -> None:
+    """The workers that it may have started, or all of the run that is on a cluster."""
+    try:
+        kill_run(folder)
+    except ClusterError as error:
+        raise NotStarted(f"{why}; and {error}") from why
 
 
 def start_head(folder: RunFolder, deadline_s: float = START_DEADLINE_S) -> int:
@@ -85,10 +114,15 @@ def _wait_for_address(folder: RunFolder, pid: int, deadline_s: float) -> None:
         except HeadUnreachable:
             pass  # not written yet
         if not is_alive(pid, None):
-            raise HeadDied(f"the head of {folder.name} ended before it could be reached{log_tail(folder.log('head'))}")
+            raise HeadDied(f"{_what(folder)} ended before it could be reached{log_tail(log_of_start(folder))}")
         if time.monotonic() > until_s:
-            raise HeadDied(f"the head of {folder.name} was not ready within {deadline_s:g} s{log_tail(folder.log('head'))}")
+            raise HeadDied(f"{_what(folder)} was not ready within {deadline_s:g} s{log_tail(log_of_start(folder))}")
         time.sleep(0.05)
+
+
+def _what(folder: RunFolder) -> str:
+    what = "the link to the head" if placed_on(folder) == "kubernetes" else "the head"
+    return f"{what} of {folder.name}"
 
 
 def wait_for_head_to_end(folder: RunFolder, within_s: float) -> bool:

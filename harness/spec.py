@@ -1,7 +1,8 @@
 """RunSpec: everything that decides what a run does, in one validated object.
 
 Read from TOML (`harness.specfile` does the reading and the error texts); imported by everything, imports
-nothing of ours. Units are in the names; `None` means "not limited" or "decided elsewhere", as each field says.
+nothing of ours but its own part for Kubernetes. Units are in the names; `None` means "not limited" or "decided elsewhere", as
+each field says.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ import re
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from harness.kubespec import KubernetesSpec
 
 Scenario = Literal["Server", "Offline"]
 Kind = Literal["performance", "accuracy", "explore"]
@@ -227,9 +230,15 @@ class FleetSpec(_Table):
 
 class ClusterSpec(_Table):
     kind: Literal["local", "kubernetes"] = "local"
-    bind: str = Field("127.0.0.1", description="Address the head listens on")
-    advertise: str | None = Field(None, description="Address others reach it by; None means bind")
+    bind: str | None = Field(None, description="Address the head listens on; None: 127.0.0.1, in a pod all of its addresses")
+    advertise: str | None = Field(None, description="Address others reach it by; None means bind, in a pod the pod's")
     nodes_per_worker: int = Field(1, ge=1, description="local only: how many nodes one worker process stands for")
+    kubernetes: KubernetesSpec = KubernetesSpec()
+
+    @property
+    def listen(self) -> str:
+        """A port-forward arrives at the pod's loopback address, workers at its own: there it is all of them."""
+        return self.bind or ("127.0.0.1" if self.kind == "local" else "0.0.0.0")
 
 
 class StragglersSpec(_Table):
@@ -297,9 +306,27 @@ class RunSpec(_Table):
                 f"dataset.samples {self.dataset.samples:,d} x {self.dataset.input_tokens.mean:g} input tokens "
                 f"do not fit into memory; at most {_MOST_TOKENS:,d} tokens"
             )
-        if self.cluster.kind == "kubernetes":
-            raise ValueError("cluster.kind = kubernetes cannot be started by this version; use cluster.kind = local")
         return self
+
+    @model_validator(mode="after")
+    def _placeable(self) -> RunSpec:
+        kube, fleet = self.cluster.kubernetes, self.fleet
+        if kube.start_nodes is not None and kube.start_nodes > fleet.nodes:
+            raise ValueError(
+                f"cluster.kubernetes.start_nodes {kube.start_nodes} is more than fleet.nodes {fleet.nodes}, "
+                "which is the most that the run can be scaled to"
+            )
+        return self
+
+    @property
+    def gpus_per_worker(self) -> int:
+        """Accelerators that a worker pod asks for; 0: none."""
+        kube = self.cluster.kubernetes
+        if kube.gpu_resource == "none" or self.fleet.engine == "synthetic":
+            return 0
+        if kube.gpus_per_worker is not None:
+            return kube.gpus_per_worker
+        return self.fleet.layout.devices * self.fleet.replicas_per_node
 
     @property
     def expected_replicas(self) -> int:

@@ -261,10 +261,24 @@ def _rules_problems(spec: RunSpec) -> Iterator[Problem]:
 
 def _missing_files(spec: RunSpec) -> Iterator[Problem]:
     data = spec.dataset
+    if spec.cluster.kind == "kubernetes":
+        yield from _out_of_the_pods_reach(spec)
+        return
     if data.kind != "lengths" and data.path and not Path(data.path).is_file():
         yield Problem("dataset.path", "is not a file here", repr(data.path))
     if data.kind != "lengths" and data.tokenizer and not Path(data.tokenizer).exists():
         yield Problem("dataset.tokenizer", "is neither a folder nor a file here", repr(data.tokenizer))
+
+
+def _out_of_the_pods_reach(spec: RunSpec) -> Iterator[Problem]:
+    """Files are read in pods: only what lies on one of their volumes can be there."""
+    kube, data = spec.cluster.kubernetes, spec.dataset
+    mounts = [mount for claim, mount in ((kube.data_claim, kube.data_mount), (kube.model_claim, kube.model_mount)) if claim]
+    asked = {"dataset.path": data.path, "dataset.tokenizer": data.tokenizer} if data.kind != "lengths" else {}
+    for dotted, path in asked.items():
+        if path and not any(Path(path).is_relative_to(mount) for mount in mounts):
+            where = " or ".join(mounts) or f"{kube.data_mount}, once cluster.kubernetes.data_claim names its volume"
+            yield Problem(dotted, f"is not where the head's pod can read it: it must be below {where}", repr(path))
 
 
 def _is_path(dotted: str, value: Any) -> bool:

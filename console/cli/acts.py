@@ -91,10 +91,14 @@ def evict(
     reason: Reason = "",
     incarnation: Incarnation = "",
     force: Force = False,
+    cordon: Annotated[
+        bool, Parameter(negative="", help="Cluster: cordon the node as well, so that the replacement lands elsewhere")
+    ] = False,
     json: AsJson = False,
 ) -> int:
-    """Drain a replica to a deadline, dispatch its remaining samples again, and end it."""
-    return _on_slot("evict", run, slot, reason, json, incarnation, force)
+    """Drain a replica to a deadline, dispatch its remaining samples again, and end it. On a cluster its whole pod goes, with
+    every replica in it, through the eviction API."""
+    return _on_slot("evict", run, slot, reason, json, incarnation, force, {"cordon": True} if cordon else None)
 
 
 def readmit(run: RunFirst, slot: str | None = None, /, *, reason: Reason = "", json: AsJson = False) -> int:
@@ -181,7 +185,14 @@ def _run_and(what: str, first: str, second: str | None) -> tuple[str | None, str
 
 
 def _on_slot(
-    act: str, run: str, slot: str | None, reason: str, as_json: bool, incarnation: str | None = None, force: bool = False
+    act: str,
+    run: str,
+    slot: str | None,
+    reason: str,
+    as_json: bool,
+    incarnation: str | None = None,
+    force: bool = False,
+    more: dict[str, Any] | None = None,
 ) -> int:
     which, where = _run_and("SLOT", run, slot)
     if "/" not in where or where.startswith(("/", ".")):
@@ -189,7 +200,7 @@ def _on_slot(
     args: dict[str, Any] = {"slot": where} if incarnation is None else {"slot": where, "incarnation": incarnation}
     if force:
         args["force"] = True
-    return _act(live_run(which), act, args, reason, as_json)
+    return _act(live_run(which), act, args | (more or {}), reason, as_json)
 
 
 def _act(folder: RunFolder, name: str, args: dict[str, Any], reason: str, as_json: bool) -> int:

@@ -9,7 +9,21 @@ from collections.abc import Callable, Sequence
 
 from cyclopts import App, CycloptsError, Group, Parameter, UnusedCliTokensError
 
-from console.cli import acts, checks, keys, listing, processes, serve, start, status, themes, tiny_model
+from console.cli import (
+    acts,
+    checks,
+    clean_up,
+    keys,
+    listing,
+    manifests,
+    processes,
+    scale,
+    serve,
+    start,
+    status,
+    themes,
+    tiny_model,
+)
 from console.cli.errors import describe
 from console.cli.output import complain, typed
 from console.cli.version import versions_line
@@ -40,8 +54,12 @@ def build() -> App:
     begin, watch, act, inside = map(Group.create_ordered, ("Start", "Look", "Act", "Processes"))
     app["--help"].group = app["--version"].group = Group("Options", sort_key=99)
     grouped: list[tuple[Group, Sequence[Callable[..., int]]]] = [
-        (begin, (start.demo, start.run, start.attach, serve.serve, start.restart_head, tiny_model.tiny_model)),
+        (
+            begin,
+            (start.demo, start.run, start.attach, serve.serve, start.restart_head, tiny_model.tiny_model, manifests.manifests),
+        ),
         (watch, (status.status, listing.runs, listing.show, listing.profiles, themes.themes, checks.doctor, keys.keys)),
+        (act, (clean_up.clean_up,)),
         (inside, (processes.head, processes.worker)),
     ]
     for group, commands in grouped:
@@ -50,6 +68,7 @@ def build() -> App:
     for command in acts.COMMANDS:
         name = command.__name__
         app.command(command, group=act, usage=f"Usage: paceline {name.replace('_', '-')} {acts.USAGE[name]} [OPTIONS]")
+    app.command(scale.scale, group=act, usage=f"Usage: paceline scale {scale.USAGE} [OPTIONS]")
     return app
 
 

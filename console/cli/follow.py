@@ -14,7 +14,7 @@ from types import FrameType
 
 from console.cli.progress import ProgressLines
 from console.starting import wait_for_head_to_end
-from harness.cluster.local import head_alive, kill_run
+from harness.cluster.local import head_alive, kill_run, log_of_start, placed_on
 from harness.records.errors import RecordError
 from harness.records.journal import read_journal
 from harness.records.layout import RunFolder
@@ -26,6 +26,8 @@ from harness.wire.states import ABORTED, RUN_ENDED
 _SILENCE_S = 2.0
 #: After the last word of the run: its fleet and its head end within this.
 _LAST_STEPS_S = 60.0
+#: On a cluster the rest of the record is copied here first, over whatever way there is.
+_COPY_S = 3600.0
 
 
 class Interrupts:
@@ -55,8 +57,9 @@ def follow(folder: RunFolder, lines: ProgressLines | None = None) -> bool:
         try:
             _until_ended(folder, lines, interrupts)
             lines.finish()
-            if not wait_for_head_to_end(folder, _LAST_STEPS_S):
-                lines.say(f"the head of {folder.name} has not ended {_LAST_STEPS_S:g} s after its run; see {folder.log('head')}")
+            within_s = _COPY_S if placed_on(folder) == "kubernetes" else _LAST_STEPS_S
+            if not wait_for_head_to_end(folder, within_s):
+                lines.say(f"the head of {folder.name} has not ended {within_s:g} s after its run; see {log_of_start(folder)}")
         except KeyboardInterrupt:
             kill_run(folder)
             with contextlib.suppress(RecordError):  # a record that cannot say so is still readable

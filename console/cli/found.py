@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from console import locations
-from console.cli.output import typed
-from harness.cluster.local import head_alive
+from console.cli.errors import HeadDied
+from console.cli.output import note, typed
+from console.cli.remote import is_followed, revived
+from harness.cluster.base import ClusterError
+from harness.cluster.local import head_alive, placed_on
 from harness.records.errors import RecordError
 from harness.records.layout import NoSuchRun, RunFolder, find_run, list_runs
 from harness.records.runfile import RunFile, read_run
@@ -14,7 +17,7 @@ from harness.wire.states import RUN_ENDED
 def phase_in_words(run: RunFile, folder: RunFolder) -> str:
     """What run.json says, unless its head is gone without having ended the run."""
     if run.phase not in RUN_ENDED and not head_alive(folder):
-        return f"{run.phase}, head gone"
+        return f"{run.phase}, {'not followed' if placed_on(folder) == 'kubernetes' else 'head gone'}"
     return run.phase
 
 
@@ -26,20 +29,33 @@ def any_run(which: str | None) -> RunFolder:
 def newest_run(which: str | None) -> RunFolder:
     """For following: the run meant; else the newest that is going on; else the newest."""
     if which is not None:
-        return _meant(which)
+        folder = _meant(which)
+        if not head_alive(folder):
+            _try_to_follow(folder)
+        return folder
     going_on = next((folder for folder in list_runs(locations.runs()) if head_alive(folder)), None)
     return going_on if going_on is not None else find_run(None, locations.runs())
 
 
+def _try_to_follow(folder: RunFolder) -> None:
+    """A run on a cluster may go on although nothing of this machine follows it; its record so far can be looked at anyway."""
+    try:
+        revived(folder)
+    except (HeadDied, ClusterError) as error:
+        note(f"{folder.name}: {error}")
+
+
 def live_run(which: str | None) -> RunFolder:
-    """For acting: the run meant, or the newest whose head lives."""
+    """For acting: the run meant, or the newest whose head lives. Named, a run on a cluster is followed again."""
     if which is not None:
         folder = _meant(which)
-        if head_alive(folder):
+        if head_alive(folder) or revived(folder):
             return folder
         run = try_read(folder)
         if run is not None and run.phase in RUN_ENDED:
             raise NoSuchRun(f"{folder.name} has ended ({run.phase}); `{typed(f'show {folder.name}')}` shows how")
+        if placed_on(folder) == "kubernetes":
+            raise NoSuchRun(f"{folder.name} is no longer on its cluster; `{typed(f'show {folder.name}')}` shows what is recorded")
         raise NoSuchRun(f"{folder.name} has lost its head; `{typed(f'restart-head {folder.name}')}` starts a new one")
     root = locations.runs()
     for folder in list_runs(root):
@@ -60,8 +76,10 @@ def _meant(which: str) -> RunFolder:
 
 
 def headless_run(which: str) -> RunFolder | None:
-    """The run meant, if its head has died without ending it."""
+    """The run meant, if its head has died without ending it. On a cluster the head may live: only its link is gone."""
     folder = find_run(which, locations.runs())
+    if is_followed(folder):
+        return None
     run = try_read(folder)
     return folder if not head_alive(folder) and run is not None and run.phase not in RUN_ENDED else None
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from console.cli.pod_pages import cluster_lines, nodes_in_trouble, on_cluster, why
 from console.cli.story import in_words
 from console.store.tables import Row, Tables
 from console.widgets import fmt
@@ -142,6 +143,7 @@ def _clock(run: Row) -> list[str]:
 def live_page(page: Page, tables: Tables) -> None:
     run = tables["run"][0]
     heading(page, run)
+    cluster_lines(page, tables)
     if tables["sla"]:
         page.title("SLA")
         page.table(SLA_COLUMNS, tables["sla"])
@@ -153,10 +155,10 @@ def live_page(page: Page, tables: Tables) -> None:
         page.table(ROLE_COLUMNS, tables["roles"])
     page.title("Replicas")
     page.line(f"{run['replicas']:,d} in all", *(f"{row['replicas']:,d} {row['state']}" for row in tables["states"]))
-    missing = run.get("missing") or []
+    missing = [] if tables.get("waiting") else run.get("missing") or []  # those are told by their reasons
     for text in missing:
         page.line(f"missing {text}")
-    if run.get("missing_total", 0) > len(missing):
+    if run.get("missing_total", 0) > len(missing) and not tables.get("waiting"):
         page.line(f"and {run['missing_total'] - len(missing):,d} more are missing")
     page.line(run.get("straggler_note") or "")
     for node in run.get("slow_nodes") or []:
@@ -232,7 +234,9 @@ _PLACE: Final = (
     Column("STATE", _text("state"), right=False),
     Column("FOR", _as("state_age_s", fmt.age), keep=6),
 )
-_REASON: Final = Column("REASON", _text("reason"), right=False, keep=5)
+
+
+_REASON: Final = Column("REASON", why, right=False, keep=5)
 
 
 def _cause(row: Row) -> str:
@@ -252,6 +256,10 @@ FAULT_COLUMNS: Final = (
 
 FLEET_COLUMNS: Final = (
     *_PLACE,
+    Column("HOST", on_cluster("host"), right=False, keep=8),
+    Column("RACK", on_cluster("rack"), right=False, keep=1),
+    Column("POD", on_cluster("pod"), right=False, keep=1),
+    Column("PHASE", on_cluster("pod_phase"), right=False, keep=2),
     Column("TOK/S", _as("tokens_per_s", fmt.count)),
     Column("RATIO", _as("step_ratio", _decimals(2))),
     Column("Z", _as("step_z", fmt.signed), keep=8),
@@ -269,9 +277,14 @@ FLEET_COLUMNS: Final = (
     _REASON,
 )
 
+
 NODE_COLUMNS: Final = (
     Column("NODE", _text("node"), right=False),
     Column("STATES", lambda row: " ".join(f"{number} {state}" for state, number in row["states"].items()), right=False),
+    Column("HOST", on_cluster("host"), right=False, keep=8),
+    Column("RACK", on_cluster("rack"), right=False, keep=2),
+    Column("PHASE", on_cluster("pod_phase"), right=False, keep=8),
+    Column("POD", on_cluster("pod"), right=False, keep=1),
     Column("SLOW", _as("slow", fmt.count), keep=6),
     Column("MISSING", _as("missing", fmt.count), keep=6),
     Column("TOK/S", _as("tokens_per_s", fmt.count)),
@@ -300,6 +313,7 @@ ATTEMPT_COLUMNS: Final = (
 
 def fleet_page(page: Page, run: Row, tables: Tables, order: str) -> None:
     heading(page, run)
+    cluster_lines(page, tables)
     rows = tables["replicas"]
     window = "figures of the whole attempt" if run["link"] == "ended" else "latencies of the last window"
     page.title(f"{len(rows):,d} of {fmt.plural(run['replicas'], 'replica')}, {order}; {window}")
@@ -308,9 +322,11 @@ def fleet_page(page: Page, run: Row, tables: Tables, order: str) -> None:
 
 def nodes_page(page: Page, run: Row, tables: Tables) -> None:
     heading(page, run)
+    cluster_lines(page, tables)
     known = fmt.plural(len(tables["nodes"]), "node")
     page.title(f"{known}; of a node's serving replicas the sums, the worst ratio and p99 (last window), the mean KV")
     page.table(NODE_COLUMNS, tables["nodes"], "no node is known yet")
+    nodes_in_trouble(page, tables)
 
 
 def events_page(page: Page, run: Row, entries: Sequence[JournalEntry]) -> None:
@@ -378,10 +394,11 @@ def replica_page(page: Page, run: Row, tables: Tables) -> None:
     heading(page, run)
     own = tables["replica"][0]
     page.title(f"{own['slot']}  {own['state']} for {fmt.age(_number(own, 'state_age_s'))}")
-    page.prose(own["reason"])
-    page.table(FLEET_COLUMNS[3:-1], [own])
+    page.prose(why(own))
+    page.table([column for column in FLEET_COLUMNS[3:-1] if column.heading not in ("HOST", "RACK", "POD", "PHASE")], [own])
     for name in ("incarnation", "worker", "pod", "host", "pid", "engine", "args_hash", "log"):
         page.line(f"{name} {own[name]}" if own[name] else "")
+    page.line(*(f"{name} {own[key]}" for name, key in (("rack", "rack"), ("phase", "pod_phase")) if own.get(key)))
     for name in ("versions", "accelerator", "facts"):
         told = [f"{key} {_short(value)}" for key, value in own[name].items() if not isinstance(value, dict | list)]
         if told:

@@ -10,12 +10,25 @@ from cyclopts import Parameter
 from console.cli.errors import BadInput
 
 
-def head(*, run: Annotated[Path, Parameter(help="Run folder with a spec.json")]) -> int:
+def head(
+    *,
+    run: Annotated[Path, Parameter(help="Run folder with a spec.json")],
+    spec: Annotated[Path | None, Parameter(help="In a pod: the spec to put into a run folder that is made if need be")] = None,
+    keys: Annotated[Path | None, Parameter(help="In a pod: folder with the run's keys, mounted from a Secret")] = None,
+) -> int:
     """Supervise the run of a folder until it ends."""
+    from harness.head.main import run_head
+    from harness.head.podfolder import CannotUse, make_folder
+
+    if (spec is None) != (keys is None):
+        raise BadInput("head: --spec and --keys go together; a run folder of this machine holds both itself")
+    if spec is not None and keys is not None:
+        try:
+            make_folder(run, spec, keys)
+        except CannotUse as error:
+            raise BadInput(f"head: {error}") from error
     if not (run / "spec.json").is_file():
         raise BadInput(f"head: {run} is not a run folder (spec.json is missing)")
-    from harness.head.main import run_head
-
     return run_head(run)
 
 
@@ -26,12 +39,14 @@ def worker(
     nodes: Annotated[str, Parameter(help="Nodes this worker stands for: 3 or 0-15 or 0,2,5-7")],
     name: Annotated[str, Parameter(help="Its name in the roster and the journal")],
     logs: Annotated[Path, Parameter(help="Folder for the logs of its replicas")],
+    echo_logs: Annotated[bool, Parameter(negative="", help="In a pod: its replicas' lines on its own output too")] = False,
+    ready_file: Annotated[Path | None, Parameter(help="In a pod: a file that is there while the head knows it")] = None,
 ) -> int:
     """Run the replicas of one or more nodes for a head."""
     numbers = parse_nodes(nodes)
     from harness.worker.main import run_worker
 
-    return run_worker(head=head, keys=keys, nodes=numbers, name=name, logs=logs)
+    return run_worker(head=head, keys=keys, nodes=numbers, name=name, logs=logs, echo_logs=echo_logs, ready_file=ready_file)
 
 
 def parse_nodes(text: str) -> list[int]:

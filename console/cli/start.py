@@ -109,22 +109,41 @@ def attach(
     slot: Annotated[str, Parameter(help="Of --screen replica: which one, as in node003/gpu1")] = "",
     filter: Annotated[str, Parameter(help="Of --screen fleet: which rows, as after / in the console")] = "",
     sort: Annotated[str, Parameter(help="Of --screen fleet: in which order, as after :sort in the console")] = "",
+    namespace: Annotated[str | None, Parameter(help="Of a Kubernetes cluster: look for the run there (paceline)")] = None,
+    context: Annotated[
+        str | None, Parameter(help="Of the kubeconfig: look for the run on that cluster (its current one)")
+    ] = None,
+    list_runs: Annotated[
+        bool, Parameter(name="--list", negative="", help="List the runs on the cluster instead; with --json as a list")
+    ] = False,
 ) -> int:
-    """Open the console on a run that is going on; or, without a screen, print or follow it (ended runs too)."""
+    """Open the console on a run that is going on; or, without a screen, print or follow it (ended runs too). A run that is not
+    known here is looked for on the Kubernetes cluster of the kubeconfig."""
+    if list_runs:
+        if run is not None or once or follow or plain or every is not None or screen is not None:
+            raise BadInput("attach: --list goes with --json, --namespace and --context only")
+        from console.cli.remote import say_remote_runs
+
+        return say_remote_runs(namespace, context, as_json=json)
     asked = [name for name, given in (("--screen", screen), ("--slot", slot), ("--filter", filter), ("--sort", sort)) if given]
     _check_twin(once=once, json=json, follow=follow, plain=plain, every=every, asked=asked)
     if not (once or json or plain):
-        from console.cli.found import live_run
+        from console.cli.remote import folder_or_remote
 
-        folder = live_run(run)
+        folder, role = folder_or_remote(run, namespace, context)
         _need_terminal("attach", typed(f"attach {folder.name} --plain"))
-        return _open_console(folder, read_only=read_only, config=_config(look))
+        return _open_console(folder, read_only=read_only or role == "viewer", config=_config(look))
     from console.cli import twins
     from console.cli.found import newest_run
 
     wanted = twins.Wanted(screen or "live", slot, filter, sort)
     wanted.check()
-    folder = newest_run(run)
+    if namespace is not None or context is not None:
+        from console.cli.remote import folder_or_remote
+
+        folder, _ = folder_or_remote(run, namespace, context)
+    else:
+        folder = newest_run(run)
     if plain:
         return twins.follow_plain(folder, every if every is not None else twins.STATUS_EVERY_S)
     return twins.follow_json(folder, wanted) if follow else twins.once(folder, wanted, as_json=json)
@@ -149,14 +168,20 @@ def restart_head(run: str, /, *, no_console: NoConsole = False, json: AsJson = F
     """Start a new head on a run whose head has died: warm replicas register again, the record goes on."""
     from console.cli.found import any_run
     from console.starting import start_head
-    from harness.cluster.local import head_alive
+    from harness.cluster.local import head_alive, placed_on
 
     folder = any_run(run)
-    if head_alive(folder):
+    remote = placed_on(folder) == "kubernetes"
+    if head_alive(folder) and not remote:
         raise BadInput(f"{folder.name} has a head; `{typed(f'attach {folder.name}')}` opens it")
     if not (no_console or json):
         _need_terminal("restart-head", typed(f"restart-head {folder.name} --no-console"))
-    start_head(folder)
+    if remote:
+        from console.cli.remote import new_remote_head
+
+        new_remote_head(folder)
+    if not head_alive(folder):
+        start_head(folder)
     note(f"{folder.name}: new head; record {folder.path}")
     return _watch(folder, no_console=no_console, as_json=json, read_only=read_only)
 
@@ -181,9 +206,14 @@ def _run(
     from console.cli.launch import check_dataset
     from console.starting import new_run
 
-    _check_engine(spec)
+    if spec.cluster.kind == "kubernetes":  # its engine and its dataset are in the pods
+        from console.cli.remote import check_cluster
+
+        check_cluster(spec)
+    else:
+        _check_engine(spec)
     check_dataset(spec)
-    folder = new_run(spec)
+    folder = new_run(spec, note)
     fleet = f"{plural(spec.fleet.nodes, 'node')} x {plural(spec.fleet.replicas_per_node, 'replica')} of {spec.fleet.engine}"
     note(f"{folder.name}: {fleet}{split_in_words(spec)}; record {folder.path}")
     return _watch(folder, no_console=no_console, as_json=as_json, read_only=read_only, ask_on_quit=ask_on_quit, config=config)
@@ -224,7 +254,12 @@ def _watch(
     from console.cli.follow import follow
 
     killed = not follow(folder)
-    return _finish(folder, as_json, killed)
+    code = _finish(folder, as_json, killed)
+    if not killed:
+        from console.cli.remote import wait_for_clean_up
+
+        wait_for_clean_up(folder)
+    return code
 
 
 def _finish(folder: RunFolder, as_json: bool, killed: bool = False) -> int:

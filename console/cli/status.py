@@ -13,7 +13,7 @@ from console.cli.errors import NOT_VALID, OK
 from console.cli.found import any_run, phase_in_words
 from console.cli.output import clean, say, say_json, typed, when
 from console.cli.story import in_words
-from harness.cluster.local import head_alive
+from harness.cluster.local import head_alive, placed_on
 from harness.records.layout import RunFolder
 from harness.records.runfile import RunFile, read_run
 from harness.wire.states import RUN_ENDED
@@ -49,6 +49,8 @@ def _without_head(folder: RunFolder, run: RunFile, as_json: bool) -> None:
     show = typed(f"show {folder.name}")
     if run.phase in RUN_ENDED:
         say(f"  started {when(run.started_unix)}, ended {when(run.ended_unix)}; `{show}` has the figures")
+    elif placed_on(folder) == "kubernetes":
+        say(f"  not followed from here any more; `{typed(f'attach {folder.name}')}` looks for it on its cluster")
     else:
         say(f"  head gone; `{typed(f'restart-head {folder.name}')}` starts a new one on the warm fleet")
         say(f"  started {when(run.started_unix)}; `{show}` has the figures until then")

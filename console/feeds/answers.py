@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.metrics.histogram import QUANTILES, enough_for
+from harness.spec import place_of
 from harness.wire import inquiry
 from harness.wire.states import REPLICA_CODE
 
@@ -154,6 +155,15 @@ def _replica_log(fleet: ScriptedFleet, at: int) -> list[tuple[float, str]]:
 
 def _clock(fleet: ScriptedFleet, second: float) -> str:
     return time.strftime("%H:%M:%S", time.localtime(fleet.unix_at(second)))
+
+
+def description(fleet: ScriptedFleet, question: inquiry.GetDescription) -> inquiry.Description:
+    if question.slot not in fleet.names:
+        return inquiry.Description(question.request_id, question.slot, problem=f"no slot {question.slot} in this fleet")
+    if fleet.cluster is None:
+        problem = "nothing to describe: its worker is a process of the head's machine"
+        return inquiry.Description(question.request_id, question.slot, problem=problem)
+    return inquiry.Description(question.request_id, question.slot, fleet.cluster.describe(place_of(question.slot)[0]))
 
 
 # --- logs --------------------------------------------------------------------------------------------------

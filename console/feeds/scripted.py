@@ -16,10 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from console.feeds import answers
+from console.feeds.sample_cluster import NO_ROOM, SampleCluster
 from console.store.fleet import FleetStore
 from harness.spec import FleetSpec, LimitsSpec, LoadSpec, RunSpec, place_of, slot_name
 from harness.wire import control
-from harness.wire.inquiry import Answer, GetReplica, GetSla, Question
+from harness.wire.inquiry import Answer, GetDescription, GetLogs, GetReplica, GetSla, Question
 from harness.wire.states import REPLICA_CODE
 
 SAMPLE_UNIX = 1_795_000_000.0  # when the sample run "started"
@@ -40,8 +41,9 @@ class ScriptedFleet:
         phase: str = "MEASURING",
         at_s: float = 462.0,
         roles: str = "",
+        on_cluster: bool = False,
     ) -> None:
-        """`roles`: as in `fleet.roles`, like "5P4D"; empty: every replica does both."""
+        """`roles`: as in `fleet.roles`, like "5P4D"; empty: every replica does both. `on_cluster`: a pod a node."""
         self.t_s = at_s
         self.phase = phase
         self.role = "operator"
@@ -72,6 +74,7 @@ class ScriptedFleet:
             self._plant(count)
         if phase in ("PLACING", "REGISTERING", "WARMING"):
             self._start_up(count)
+        self.cluster = SampleCluster(self) if on_cluster else None
         self.acts = 0
         self.journal: list[control.JournalEntry] = []
         self._tell_story()
@@ -108,6 +111,20 @@ class ScriptedFleet:
                 420.0, "head", "replica.state", "node010/gpu0", "lease over: no heartbeat for 12 s", "READY", "LOST", "error"
             )
             self.acts = 1
+        if self.cluster is not None:
+            self._tell_of_pods()
+
+    def _tell_of_pods(self) -> None:
+        self.note(0.5, "head", "worker.started", "worker-12", "pod sample-worker-12-x6e4 on mi355x-013")
+        if self.phase != "MEASURING":
+            self.note(1.0, "head", "worker.pending", "worker-40", NO_ROOM, level="error")
+            return
+        self.note(409.0, "head", "worker.event", "worker-10", "NodeNotReady: mi355x-011 is not ready", level="warn")
+        self.note(
+            452.0, "operator:kim@head", "pod.evicted", "node012",
+            "pod sample-worker-12-x6e4 is evicted; its successor starts in about 40 s", level="warn",
+        )  # fmt: skip
+        self.note(454.0, "head", "worker.exited", "worker-12", "evicted through the API (exit code 143)", level="error")
 
     def note(
         self,
@@ -143,6 +160,7 @@ class ScriptedFleet:
             attempts=[*self.earlier, self._attempt()], journal=list(self.journal), series=self._series(), role=self.role,
             controller="kim@head", record=f"/sample/{SAMPLE_RUN}", started_unix=SAMPLE_UNIX - 95,
             telemetry="tcp://127.0.0.1:0", synthetic=True, head_versions={"paceline": "0.1.0"},
+            cluster=self.cluster.view() if self.cluster is not None else None,
         )  # fmt: skip
 
     def _attempt(self) -> control.AttemptInfo:
@@ -169,6 +187,7 @@ class ScriptedFleet:
         facts = {"kernel": "triton", "arg.max_num_seqs": "384" if odd else "512", "arg.kv_cache_dtype": "fp8"}
         if self.spec.fleet.split:
             facts |= {"arg.kv_transfer_ms": "2", "arg.kv_transfer_us_per_token": "0.74"}
+        pod = self.cluster.pods[node] if self.cluster is not None and self.state[position] else None
         return control.SlotInfo(
             self.names[position], f"node{node:03d}", gpu, self.spec.fleet.role_at(node, gpu), self.incarnation[position], 1,
             worker=f"worker-{node}",
@@ -176,7 +195,7 @@ class ScriptedFleet:
             args_hash="b07e5a13" if odd else "9f2c41d0",
             versions={"python": "3.11.7", "pyzmq": "27.3.0"}, log=f"/sample/{SAMPLE_RUN}/logs/node{node:03d}.log",
             accelerator={"name": "MI355X (synthetic)", "ordinal": str(gpu)},
-            facts=facts,
+            facts=facts, pod=pod.pod if pod is not None else "", node_name=pod.host if pod is not None else "",
         )  # fmt: skip
 
     def _series(self) -> control.FleetSeries:
@@ -210,7 +229,7 @@ class ScriptedFleet:
         issued = int(elapsed * self.target_qps)
         waiting = np.where(serving & measuring, rng.poisson(np.maximum(1, 9 * np.nan_to_num(ratio, nan=1.0) ** 12)), 0)
         running = np.where(serving & measuring, 104 + rng.integers(-5, 6, count), 0)
-        missing = [f"{self.names[p]}: {_WHY[int(self.state[p])]}" for p in np.flatnonzero(self.state < 3)]
+        missing = [f"{self.names[p]}: {self._why_missing(int(p))}" for p in np.flatnonzero(self.state < 3)]
         prefill = self._prefill
         if prefill.any():
             running, waiting = np.where(prefill, running // 16, running), np.where(prefill, waiting // 4, waiting)
@@ -244,6 +263,11 @@ class ScriptedFleet:
             beat_age_s=_f4(rng.random(count) * 1.5), state_age_s=_f4(t_s + 95 - self.state_since_s),
             roles=self._roles(prefill, running + waiting) if prefill.any() else [],
         )  # fmt: skip
+
+    def _why_missing(self, at: int) -> str:
+        of_pod = self.cluster.why_missing(at // self.spec.fleet.replicas_per_node) if self.cluster is not None else ""
+        why = _WHY if self.cluster is None else {**_WHY, 0: "its worker is registered, no REGISTER from this replica yet"}
+        return of_pod or why[int(self.state[at])]
 
     def _roles(self, prefill: NDArray[np.bool_], held: NDArray[Any]) -> list[control.RoleView]:
         views, load = [], self.phase in ("MEASURING", "DRAINING")
@@ -306,6 +330,8 @@ class ScriptedFeed:
         self.fleet.t_s += seconds
         if self._store is not None:
             self._store.apply(self.fleet.snapshot())
+            if self.fleet.cluster is not None:
+                self._store.apply(self.fleet.cluster.view())
 
     def tell(self, entry: control.JournalEntry) -> None:
         if self._store is not None:
@@ -320,10 +346,13 @@ class ScriptedFeed:
         fleet, slot = self.fleet, str(request.args.get("slot", ""))
         states = {"evict": "EVICTED", "drain": "DRAINING", "recycle": "DRAINING", "readmit": "REGISTERED"}
         if name in states and slot in fleet.names:
-            position = fleet.names.index(slot)
-            fleet.state[position] = REPLICA_CODE[states[name]]
-            fleet.state_since_s[position] = fleet.t_s
-            fleet.slow = [other for other in fleet.slow if other != slot]
+            going = [fleet.names.index(slot)]
+            if name == "evict" and fleet.cluster is not None:
+                going = fleet.cluster.evict(place_of(slot)[0], cordon=bool(request.args.get("cordon", False)))
+            for position in going:
+                fleet.state[position] = REPLICA_CODE[states[name]]
+                fleet.state_since_s[position] = fleet.t_s
+            fleet.slow = [other for other in fleet.slow if fleet.names.index(other) not in going]
         if name == "set_rate":
             fleet.target_qps = float(request.args["qps"])
         if name in ("pause", "resume"):
@@ -342,7 +371,9 @@ class ScriptedFeed:
             return answers.sla_detail(self.fleet, question, TTFT_LIMIT_MS, TPOT_LIMIT_MS)
         if isinstance(question, GetReplica):
             return answers.replica_detail(self.fleet, question)
-        return answers.log_lines(self.fleet, question)
+        if isinstance(question, GetDescription):
+            return answers.description(self.fleet, question)
+        return answers.log_lines(self.fleet, question) if isinstance(question, GetLogs) else None
 
     async def close(self) -> None:
         self._store = None

@@ -12,8 +12,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from console.screens.pod_acts import nodes_of, pod_facts, unfit_pod
+from console.screens.targets import Fact as Fact
+from console.screens.targets import Grave as Grave
+from console.screens.targets import Target as Target
+from console.screens.targets import target_of as target_of
 from console.store import roles, tables
 from console.store.causes import reason_of
+from console.store.cluster import evicted_whole
 from console.store.fleet import READY_CODE, SLOW_CODE, FleetStore
 from console.widgets import fmt
 from console.widgets.fmt import plural
@@ -21,30 +27,13 @@ from harness.spec import StragglersSpec
 from harness.wire.inquiry import LatencyDetail, SlaDetail
 from harness.wire.states import ALIVE, DRAINED, DRAINING, EVICTED, LOST, REJECTED, SUSPECT
 
-Fact = tuple[str, str]
 GRAVE_SHARE: Final = 0.25  # more load than that on those that are left is shown as a warning
-
-
-class Grave(str):
-    """A fact's text that must not be read over."""
-
-    __slots__ = ()
-
-
 SERVING: Final = frozenset({"READY", "SLOW"})
+_ALIVE: Final = frozenset(ALIVE) | SERVING
 _REMOVES: Final = frozenset({"evict", "drain", "recycle"})
 #: What load balancing may do by itself anyway: such acts leave the verdict open.
 BENIGN: Final = frozenset({"drain", "readmit"})
 NAMED: Final = 3  # slots that a sentence names before it only counts
-
-
-@dataclass(frozen=True, slots=True)
-class Target:
-    """One life of one slot. The incarnation travels with the command: the head refuses a later one."""
-
-    slot: str
-    incarnation: str
-    state: str
 
 
 @dataclass(slots=True)
@@ -54,17 +43,12 @@ class Prediction:
     sla: SlaDetail | None = None
 
 
-def target_of(store: FleetStore, slot: str | None) -> Target | None:
-    at = store.index.get(slot) if slot is not None else None
-    if at is None:
-        return None
-    return Target(store.slots[at].slot, store.slots[at].incarnation, store.state_name(at))
-
-
 def unfit(store: FleetStore, act: str, target: Target) -> str:
     """Why the act makes no sense for a replica in that state; empty when it does. Only what the head would refuse too."""
     state, slot = target.state, target.slot
     alive = state in ALIVE or state in SERVING
+    if act == "evict" and evicted_whole(store):
+        return unfit_pod(store, store.slots[store.index[slot]].node)
     if act in ("evict", "recycle") and not alive:
         return f"{slot} is {state}: no live replica is there" + (
             "; a takes it back" if state in (LOST, EVICTED, REJECTED) else ""
@@ -82,13 +66,23 @@ def unfit(store: FleetStore, act: str, target: Target) -> str:
     return ""
 
 
-def facts_for(store: FleetStore, act: str, targets: Sequence[Target], prediction: Prediction | None = None) -> list[Fact]:
-    """The lines of the dialog. The labels depend on the act and on how many are meant, so that figures can change in place."""
+def facts_for(
+    store: FleetStore,
+    act: str,
+    targets: Sequence[Target],
+    prediction: Prediction | None = None,
+    asked: Sequence[Target] | None = None,
+) -> list[Fact]:
+    """The lines of the dialog. The labels depend on the act and on how many are meant, so that figures can change in place.
+    `asked`: those that the commands name, where more go than them."""
     at = [store.index[target.slot] for target in targets if target.slot in store.index]
     if not at:
         return []
     facts: list[Fact] = []
-    if len(targets) > 1:
+    pods = act == "evict" and evicted_whole(store)
+    if pods:
+        facts += pod_facts(store, targets)
+    elif len(targets) > 1:
         facts.append(("which", some_of([target.slot for target in targets], "replicas")))
     facts.append(("why", _condition(store, at[0], targets[0]) if len(targets) == 1 else _conditions(store, at)))
     if act in _REMOVES:
@@ -102,13 +96,13 @@ def facts_for(store: FleetStore, act: str, targets: Sequence[Target], prediction
         if store.split:
             facts.append(("role", roles.left_of_roles(store, at)[0]))
         if act == "evict":
-            facts.append(("limit", eviction_limit(store, len(targets))[0]))
+            facts.append(("limit", eviction_limit(store, len(nodes_of(store, targets)) if pods else len(targets))[0]))
     elif act == "waive":
         facts.append(("effect", _waiving(store, len(targets))))
     else:
         facts.append(("effect", _readmitting(targets)))
     facts.append(("verdict", verdict_fact(store, act)))
-    facts.append(("acts on", _lives(store, targets)))
+    facts.append(("acts on", _lives(store, asked or targets)))
     return facts
 
 
@@ -127,14 +121,17 @@ def guard(store: FleetStore, act: str, targets: Sequence[Target]) -> str:
         return ""
     at = [store.index[target.slot] for target in targets if target.slot in store.index]
     objections = [quorum(store, at)[1], roles.left_of_roles(store, at)[1] if store.split else ""]
-    objections += [eviction_limit(store, len(targets))[1] if act == "evict" else ""]
+    if act == "evict":
+        wanted = len(nodes_of(store, targets)) if evicted_whole(store) else len(targets)
+        objections.append(eviction_limit(store, wanted)[1])
     return " and ".join(objection for objection in objections if objection)
 
 
 def quorum(store: FleetStore, at: Sequence[int]) -> tuple[str, str]:
     """(the figures, the objection) of the rule that enough READY replicas must remain; the head's own floor."""
     barrier = store.spec.fleet.barrier if store.spec is not None else None
-    floor = (barrier.min_ready if barrier is not None else None) or max(1, math.ceil(len(store.slots) / 2))
+    expected = sum(not info.waived or store.state_name(position) in _ALIVE for position, info in enumerate(store.slots))
+    floor = (barrier.min_ready if barrier is not None else None) or max(1, math.ceil(expected / 2))
     serving = _serving(store)
     leaves = sum(store.state_name(position) in SERVING for position in at)
     left = serving - leaves

@@ -17,6 +17,7 @@ from textual.containers import Horizontal, Vertical, VerticalScroll
 
 from console.actions import BY_ID, Where, bindings, footer_of
 from console.screens.base import PaintedScreen, Tables
+from console.screens.describe import describe
 from console.store import tables
 from console.store.causes import likely_cause, reason_of
 from console.store.columns import LIVE_STATES
@@ -31,6 +32,7 @@ from console.widgets.footer import KeyFooter
 from console.widgets.header import HeaderLine
 from console.widgets.logview import LogPane
 from console.widgets.paint import GLYPHS, Painted
+from console.widgets.pod_cells import pod_facts
 from console.widgets.replica import PATH, DifferencesPane, Fact, FactsPane, InFlightPane, SlotEvents
 from harness.wire.control import SlotInfo
 from harness.wire.inquiry import GetReplica, ReplicaDetail
@@ -63,6 +65,7 @@ class ReplicaScreen(PaintedScreen):
                     yield DifferencesPane(self._differences, id="differences")
                     yield InFlightPane(self._in_flight, self._ttft_limit_ms, id="in-flight")
                 with Vertical(id="replica-right"):
+                    yield FactsPane("Pod", self._pod_facts, id="pod-facts")
                     yield self._chart("tok/s", "tokens_s", fmt.big, "tokens-chart")
                     yield self._chart("step time", "step_ms", _short_ms, "step-chart")
                     yield self._chart("waiting", "waiting", fmt.big, "waiting-chart")
@@ -165,6 +168,10 @@ class ReplicaScreen(PaintedScreen):
         oldest = f", oldest {fmt.age(oldest_s)}" if held and not math.isnan(oldest_s) else ""
         return f"{fmt.count(held)}{oldest} (by the heartbeat)"
 
+    def _pod_facts(self) -> list[Fact]:
+        at = self._store.index.get(self.slot)
+        return pod_facts(self._store, self._store.slots[at].node) if at is not None else []
+
     def _own_facts(self) -> list[Fact]:
         at = self._store.index.get(self.slot)
         if at is None:
@@ -182,7 +189,7 @@ class ReplicaScreen(PaintedScreen):
             ("facts", _listed(others), ""),
             ("process", f"{info.pid} on {info.host}" if info.pid else "", ""),
             ("worker", info.worker, ""),
-            ("pod", info.pod, ""),
+            ("pod", " on ".join(filter(None, (info.pod, info.node_name))), ""),
             ("log", info.log, PATH),
         ]
         return [fact for fact in facts if fact[1] or fact[0] not in ("pod", "facts")]
@@ -213,6 +220,7 @@ class ReplicaScreen(PaintedScreen):
 
     def paint(self, due: Due) -> int:
         self.set_class(not self._store.link().trusted, "-stale")
+        self.set_class(self._store.cluster.view is not None and not self._store.ended, "-cluster")
         lines = 0
         for painted in self.query(Painted):
             if not painted.region.height:
@@ -241,6 +249,10 @@ class ReplicaScreen(PaintedScreen):
         if whole:
             self.every(ASK_EVERY_S, self._ask, "replica detail")  # at once: more lines than before
         self.call_after_refresh(self.paint, EVERYTHING)
+
+    def action_describe(self) -> None:
+        if (found := describe(self.console_app, self.slot)) is not None:
+            self.app.push_screen(found)
 
     def action_back(self) -> None:
         if self.has_class("-log"):

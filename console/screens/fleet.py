@@ -13,6 +13,7 @@ from textual.app import ComposeResult
 
 from console.actions import Where, bindings, footer_of
 from console.screens.base import PaintedScreen, Tables
+from console.screens.describe import describe
 from console.screens.replaying import ReplayKeys
 from console.screens.row_keys import RowKeys
 from console.store import tables
@@ -165,6 +166,13 @@ class FleetScreen(RowKeys, ReplayKeys, PaintedScreen):
         if node is not None:
             self._node_view.go_to(self._store, node, self.console_app.now_s())
             self.resort()
+
+    def action_describe(self) -> None:
+        """Of a node: the pod that all its replicas share."""
+        self.hold()
+        slots = self.rows.slots_of(self._store, self.rows.cursor) if self.rows.cursor is not None else []
+        if (found := describe(self.console_app, slots[0] if slots else None)) is not None:
+            self.app.push_screen(found)
 
     def action_copy(self) -> None:
         self.hold()

@@ -271,7 +271,7 @@ class LaunchScreen(LaunchForm):
     async def _launch(self, draft: Draft) -> None:
         """Like `paceline run`, in a thread: a head needs a second or more until it answers."""
         try:
-            folder = await asyncio.to_thread(new_run, draft.spec)
+            folder = await asyncio.to_thread(new_run, draft.spec, lambda line: self.app.call_from_thread(self.about.say, line))
         except Exception as error:  # told in the words that the command line has for it
             text, _ = describe(error)
             self.about.say(text, wrong=True)

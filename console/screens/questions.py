@@ -37,6 +37,8 @@ from console.screens.load_acts import (
     stepped,
     stop_facts,
 )
+from console.screens.pod_acts import cordon_offer, going_with, nodes_of, one_each
+from console.store.cluster import evicted_whole
 from console.store.fleet import FleetStore
 from harness.spec import StragglerPolicy
 
@@ -88,11 +90,13 @@ def _on_replicas(store: FleetStore, act: str, slots: Sequence[str]) -> Question 
     if not targets:
         said = next(iter(objections.values()), "no replica under the cursor")
         return said if len(found) < 2 else f"none of the {len(found)} can be {_DONE[act]}: {said}"
-    prediction = Prediction()
-    dialog = _replica_dialog(store, act, targets, list(objections.values()), prediction)
+    prediction, asked = Prediction(), targets
+    if act == "evict" and evicted_whole(store):  # their pods go, with all that live in them
+        asked, targets = one_each(store, targets), going_with(store, targets)
+    dialog = _replica_dialog(store, act, targets, list(objections.values()), prediction, asked)
 
     def orders(answer: Answer) -> list[Order]:
-        return [Order(act, _args(act, target, answer), answer.reason) for target in targets]
+        return [Order(act, _args(act, target, answer), answer.reason) for target in asked]
 
     removes = act in ("evict", "drain", "recycle")
     without = [target.slot for target in targets] if removes else []
@@ -100,14 +104,16 @@ def _on_replicas(store: FleetStore, act: str, slots: Sequence[str]) -> Question 
 
 
 def _replica_dialog(
-    store: FleetStore, act: str, targets: list[Target], left_out: list[str], prediction: Prediction
+    store: FleetStore, act: str, targets: list[Target], left_out: list[str], prediction: Prediction, asked: list[Target]
 ) -> ConfirmAct:
-    one = len(targets) == 1
-    title = f"{act.capitalize()} {targets[0].slot if one else f'{len(targets)} replicas'}?"
-    yes = act.capitalize() if one else f"{act.capitalize()} all {len(targets)}"
+    pods = nodes_of(store, targets) if act == "evict" and evicted_whole(store) else []
+    number, what = (len(pods), "pods") if pods else (len(targets), "replicas")
+    which = f"the pod of {pods[0]}" if pods else targets[0].slot
+    title = f"{act.capitalize()} {which if number == 1 else f'{number} {what}'}?"
+    yes = act.capitalize() if number == 1 else f"{act.capitalize()} all {number}"
 
     def facts() -> list[tuple[str, str]]:
-        told = facts_for(store, act, targets, prediction)
+        told = facts_for(store, act, targets, prediction, asked)
         if left_out and told:
             told.insert(min(1, len(targets) - 1), ("left out", _left_out(left_out)))
         return told
@@ -123,6 +129,7 @@ def _replica_dialog(
         guard=partial(guard, store, act, targets),
         deadline_s=deadline_s,
         modes=act == "evict" and deadline_s is not None,
+        cordon=partial(cordon_offer, store, pods) if pods else None,
     )
 
 
@@ -138,6 +145,8 @@ def _args(act: str, target: Target, answer: Answer) -> dict[str, Any]:
         args["deadline_s"] = answer.deadline_s
     if answer.force:
         args["force"] = True
+    if answer.cordon:
+        args["cordon"] = True
     return args
 
 

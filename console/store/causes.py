@@ -12,9 +12,9 @@ YOUNG_S: Final = 120.0
 
 def reason_of(store: FleetStore, at: int) -> str:
     """Why a replica is in the state that is shown. The roster's reason is of the last change of a state of its own; SLOW is
-    none, so a slow one's is what its straggler's entry in the journal says."""
+    none, so a slow one's is what its straggler's entry in the journal says. Of one without a reason: what its pod waits for."""
     if store.state_name(at) != "SLOW":
-        return store.slots[at].reason
+        return store.slots[at].reason or store.cluster.pod_reason(store.slots[at].node)
     slot = store.slots[at].slot
     found = (entry.why for entry in reversed(store.journal) if entry.subject == slot and entry.what == "straggler.slow")
     return next(found, "")

@@ -42,7 +42,7 @@ class Number:
 @dataclass(frozen=True, slots=True)
 class Text:
     name: str
-    of: Callable[[SlotInfo], str]
+    of: Callable[[FleetStore, SlotInfo], str]
 
 
 def _float(column: str) -> Callable[[FleetStore], Floats]:
@@ -77,6 +77,21 @@ def _age_s(store: FleetStore) -> Floats:
     return ages
 
 
+def host_of(store: FleetStore, info: SlotInfo) -> str:
+    """The machine: on a cluster the Kubernetes node, because a pod's own host name says nothing."""
+    return info.host if store.cluster.view is None else store.cluster.host_name(info.node)
+
+
+def pod_of(store: FleetStore, info: SlotInfo) -> str:
+    """The one that is there now, which need not be the one that the replica was part of."""
+    row = store.cluster.pod(info.node)
+    return info.pod if store.cluster.view is None else row.pod if row is not None else ""
+
+
+def _reason(store: FleetStore, info: SlotInfo) -> str:
+    return info.reason or store.cluster.pod_reason(info.node)
+
+
 NUMBERS: Final = {
     number.name: number
     for number in (
@@ -103,15 +118,16 @@ NUMBERS: Final = {
 TEXTS: Final = {
     text.name: text
     for text in (
-        Text("role", lambda info: info.role),
-        Text("host", lambda info: info.host),
-        Text("worker", lambda info: info.worker),
-        Text("pod", lambda info: info.pod),
-        Text("engine", lambda info: info.engine),
-        Text("args", lambda info: info.args_hash),
-        Text("incarnation", lambda info: info.incarnation),
-        Text("reason", lambda info: info.reason),
-        Text("waived", lambda info: "yes" if info.waived else "no"),
+        Text("role", lambda store, info: info.role),
+        Text("host", host_of),
+        Text("rack", lambda store, info: store.cluster.rack(info.node)),
+        Text("worker", lambda store, info: info.worker),
+        Text("pod", pod_of),
+        Text("engine", lambda store, info: info.engine),
+        Text("args", lambda store, info: info.args_hash),
+        Text("incarnation", lambda store, info: info.incarnation),
+        Text("reason", _reason),
+        Text("waived", lambda store, info: "yes" if info.waived else "no"),
     )
 }
 

@@ -3,6 +3,7 @@
     slow            part of a slot, a state's or a role's name   node033 · node33 · n33    that node and no other
     g3 · gpu3       that GPU on every node                       n33/g3                    that slot
     z>3  ratio>=1.1  ttft>2.5s  kv>90%  oldest>10s  age<5m       role=decode  host~rack7  waived=yes
+    host:NAME  pod:NAME  rack:NAME                               on a cluster: its node, its pod, its zone
     a b             both                a|b  either              !a  not                     role:decode is role=decode too
 
 Words are ANDed; `|` binds closer than the space, `!` closer than `|`. A value that is not known fulfils no comparison (so
@@ -197,7 +198,7 @@ def _text(word: str, column: str, sign: str, right: str) -> Mask:
     of = TEXTS[column].of
 
     def mask(store: FleetStore) -> Rows:
-        values = (of(info).lower() for info in store.slots)
+        values = (of(store, info).lower() for info in store.slots)
         holds = ((wanted in value) if part else (wanted == value) for value in values)
         found = np.fromiter(holds, dtype=np.bool_, count=len(store.slots))
         return ~found if negated else found

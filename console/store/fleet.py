@@ -18,9 +18,11 @@ from typing import Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from console.store.cluster import ClusterPicture, worker_of
 from console.store.rings import History, Series
 from harness.spec import RunSpec, StragglersSpec
 from harness.wire import control
+from harness.wire.clusterview import ClusterView
 from harness.wire.states import ALIVE, HOLDS_SAMPLES, NEW, REPLICA_CODE, REPLICA_STATES, RUN_ENDED
 
 JOURNAL_ENTRIES: Final = 2000
@@ -100,6 +102,7 @@ class FleetStore:
         self.node_names: list[str] = []
         self.histories = {name: History(0) for name in HISTORY_COLUMNS}
         self.series = Series()
+        self.cluster = ClusterPicture()
         self.journal: deque[control.JournalEntry] = deque(maxlen=JOURNAL_ENTRIES)
 
     # --- what feeds call -----------------------------------------------------------------------------------
@@ -113,6 +116,8 @@ class FleetStore:
             self._apply_roster(message)
         elif isinstance(message, control.RunState):
             self._apply_state(message)
+        elif isinstance(message, ClusterView):
+            self.cluster.take(message)
         else:
             return  # replies to commands belong to whoever asked
         self._heard = self._now()
@@ -142,6 +147,7 @@ class FleetStore:
             self.state = _stopped(self.state)
         self.attempts = {attempt.number: attempt for attempt in state.attempts}
         self.series.seed(state.series)
+        self.cluster.take(state.cluster)
         self.journal.clear()
         self.journal.extend(state.journal)
         self.needs_state, self.link_note = False, ""
@@ -339,8 +345,18 @@ class FleetStore:
         ages = ages[~np.isnan(ages)]
         return float(ages.max()) if len(ages) else math.nan
 
+    @property
+    def unix(self) -> float:
+        """The head's clock, as of its last snapshot; NaN before the first."""
+        return self.snapshot.unix if self.snapshot is not None else math.nan
+
     def history_of(self, slot: str) -> list[control.JournalEntry]:
-        return [entry for entry in self.journal if entry.subject == slot]
+        """On a cluster with what befell its pod."""
+        subjects, at = {slot}, self.index.get(slot)
+        if at is not None and self.cluster.view is not None:
+            node = self.slots[at].node
+            subjects |= {node, worker_of(node)}
+        return [entry for entry in self.journal if entry.subject in subjects]
 
     def acts(self) -> list[control.JournalEntry]:
         """Operators' and policy's acts, for the marks on the time axis."""

@@ -26,7 +26,7 @@ KEPT: Final = 20_000
 _SLACK: Final = 2_000  # so many more before the oldest go, in one cut
 OVERLAP_S: Final = 5.0
 
-Kind = Literal["act", "straggler", "alert", "replica", "attempt", "run", "worker", "policy", "journal", "log", "day"]
+Kind = Literal["act", "straggler", "alert", "replica", "attempt", "run", "worker", "pod", "policy", "journal", "log", "day"]
 Level = Literal["all", "warnings", "errors"]
 Sources = Literal["both", "journal", "logs"]
 LEVELS: Final[tuple[Level, ...]] = ("all", "warnings", "errors")
@@ -42,7 +42,7 @@ def kind_of(entry: JournalEntry) -> Kind:
     if entry.who.startswith("operator:") or entry.what.startswith("act."):
         return "act"
     start = entry.what.partition(".")[0]
-    if start in ("straggler", "alert", "replica", "attempt", "run", "worker", "policy"):
+    if start in ("straggler", "alert", "replica", "attempt", "run", "worker", "pod", "policy"):
         return start  # type: ignore[return-value]
     return "journal"
 
@@ -303,7 +303,9 @@ def recycled(entry: JournalEntry) -> bool:
 def reason(entry: JournalEntry) -> str:
     """Why, ready to stand after its sentence; empty when nobody said."""
     why = entry.why.removeprefix("recycled").removeprefix(": ") if recycled(entry) else entry.why
-    return f"{' · ' if ': ' in sentence(entry) else ': '}{why}" if why else ""
+    if not why or not sentence(entry):
+        return why
+    return f"{' · ' if ': ' in sentence(entry) else ': '}{why}"
 
 
 def sentence(entry: JournalEntry) -> str:
@@ -312,6 +314,10 @@ def sentence(entry: JournalEntry) -> str:
         return _act(entry)
     if entry.what.startswith("refused."):
         return f"{entry.what.removeprefix('refused.').replace('_', ' ')} refused"
+    if entry.what == "worker.event" and entry.why:  # the cluster's own words are the sentence
+        return ""
+    if entry.what == "worker.pending":
+        return "worker waits"
     if recycled(entry) and entry.what == "replica.state":
         return f"{entry.before or 'replica'} → restarts (recycle)"
     what = entry.what.replace("replica.state", "").replace("run.phase", "phase")

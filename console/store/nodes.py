@@ -1,6 +1,7 @@
 """The fleet by node: what the replicas of one node come to together, and the view of those rows.
 
 `NodeRows` sums up a snapshot in numpy (0.5 ms at 512 nodes of 8); a value is NaN where no replica of the node has one.
+On a cluster those whose Kubernetes node is not ready, cordoned or short of accelerators come before all others.
 A node is shown when at least one of its replicas matches the filter; its numbers are always those of all its replicas.
 """
 
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 
 from console.store.columns import NUMBERS, Floats
 from console.store.fleet import SHOWN_STATES, SLOW_CODE, FleetStore
-from console.store.view import SEVERITY_OF, Order, RowView, Sort, TableView, by_value
+from console.store.view import SEVERITY_OF, Order, RowView, Sort, TableView, by_text, by_value
 
 #: Neither serving nor taken out on purpose: the fleet waits for these.
 MISSING_STATES: Final = ("NEW", "REGISTERED", "WARMING", "LOST", "REJECTED")
@@ -42,8 +43,11 @@ NODE_SORTS: Final = {
         Sort("inflight", "in flight"),
         Sort("oldest", "oldest sample"),
         Sort("restarts", "restarts"),
+        Sort("host", "host", descending=False),
+        Sort("rack", "rack", descending=False),
     )
 }
+_PLACES: Final = ("host", "rack")
 _CYCLE: Final = tuple(NODE_SORTS[name] for name in ("worst", "node", "tok/s", "ratio", "ttft", "wait", "inflight"))
 
 
@@ -70,6 +74,13 @@ class NodeRows:
             worst = np.full(nodes, np.nan)
             np.fmax.at(worst, store.node_of, NUMBERS[name].values(store))
             self.columns[name] = worst
+        cluster = store.cluster
+        pods = self.names if cluster.view is not None else []
+        self._alarms: NDArray[np.intp] = np.array([cluster.level(name) for name in pods] or [0] * nodes, dtype=np.intp)
+        self._places: dict[str, list[str]] = {
+            "host": [cluster.host_name(name) for name in pods],
+            "rack": [cluster.rack(name) for name in pods],
+        }
 
     def order(self, sort: Sort, *, reverse: bool) -> Order:
         roster = np.arange(len(self.names))
@@ -78,7 +89,9 @@ class NodeRows:
             return roster[::sign]
         if sort.name == "worst":
             ratio = np.nan_to_num(np.round(self.columns["ratio"] * 20), nan=-1.0)
-            return np.lexsort((roster, -sign * ratio, sign * self._severity()))
+            return np.lexsort((roster, -sign * ratio, sign * self._severity(), -sign * self._alarms))
+        if sort.name in _PLACES:
+            return by_text(self._places[sort.name] or self.names, reverse=reverse)
         return by_value(self.columns[sort.name], sort.descending != reverse)
 
     def _severity(self) -> NDArray[np.intp]:

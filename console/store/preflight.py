@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import shutil
 import socket
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,14 +53,17 @@ def probes(spec: RunSpec) -> list[Probe]:
         doctor.clock_synchronised, _terminal, doctor.locale,
     ]  # fmt: skip
     names = ("python", "libraries", "loadgen", "loopback", "clock", "time sync", "terminal", "locale")
-    own = [
-        Probe("cluster", lambda: cluster(spec)),
+    remote = spec.cluster.kind == "kubernetes"
+    here = [  # what the processes of a fleet need of this machine; a link to a cluster needs none of it
         Probe("fleet", lambda: fleet(spec)),
         Probe("memory", lambda: memory(spec)),
         Probe("open files", lambda: open_files(spec)),
         Probe("ports", lambda: ports(spec)),
-        Probe("keys", keys, of_machine=True),
         Probe("engine", lambda: doctor.engine(spec.fleet.engine, spec.fleet.python)),
+    ]
+    own = [
+        *(cluster_probes(spec) if remote else [Probe("cluster", cluster), *here]),
+        Probe("keys", keys, of_machine=True),
         Probe("dataset", lambda: dataset(spec)),
         Probe("runs folder", lambda: runs_folder(spec)),
         *(Probe("metrics", lambda url=url: source(url)) for url in metric_sources(spec)),  # type: ignore[misc]
@@ -71,15 +75,41 @@ def _terminal() -> Check:
     return doctor.terminal(tty=True)
 
 
-def cluster(spec: RunSpec) -> Check:
-    if spec.cluster.kind == "local":
-        return Check("cluster", True, "local: workers are processes of this machine")
-    return Check(
-        "cluster",
-        False,
-        f"{spec.cluster.kind}: a fleet of pods cannot be started from here yet",
-        "set cluster.kind = local, or write the manifests and start the head beside the pods",
-    )
+def cluster() -> Check:
+    """Of a fleet of this machine; for the others there are `cluster_probes`."""
+    return Check("cluster", True, "local: workers are processes of this machine")
+
+
+#: What harness.cluster.kube.preflight looks at, in its order.
+CLUSTER_CHECKS: Final = (
+    "cluster", "namespace", "rights", "claims", "objects", "features", "capacity", "quota", "images", "shm",
+)  # fmt: skip
+
+
+def cluster_probes(spec: RunSpec) -> list[Probe]:
+    """All from one look at the cluster, which the first that is asked takes and the others wait for."""
+    looking = threading.Lock()
+    seen: list[Check] = []
+
+    def look(name: str) -> Check:
+        from harness.cluster.kube.preflight import preflight
+
+        with looking:
+            if not seen:
+                seen.extend(preflight(spec))
+        return merged(name, [check for check in seen if check.name == name])
+
+    return [Probe(name, lambda name=name: look(name)) for name in CLUSTER_CHECKS]  # type: ignore[misc]
+
+
+def merged(name: str, checks: list[Check]) -> Check:
+    """Several findings under one name, as one line: the worst first."""
+    if not checks:
+        return Check(name, None, "not looked at: what comes before it failed, or the cluster has nothing to say")
+    worst = sorted(checks, key=lambda check: {False: 0, None: 1, True: 2}[check.ok])
+    of_kind = [check for check in worst if check.ok == worst[0].ok]
+    fixes = dict.fromkeys(check.fix for check in of_kind if check.fix)
+    return Check(name, worst[0].ok, "; ".join(check.detail for check in of_kind), "; ".join(fixes))
 
 
 def fleet(spec: RunSpec, usable: int | None = None) -> Check:
@@ -136,10 +166,12 @@ def open_files(spec: RunSpec, hard: int | None = None) -> Check:
 def ports(spec: RunSpec) -> Check:
     from harness.wire.sockets import why_no_listening
 
-    refusal = why_no_listening(spec.cluster.bind)
+    refusal = why_no_listening(spec.cluster.listen)
     if refusal:
-        return Check("ports", False, f"{spec.cluster.bind} cannot be listened on: {refusal}", "cluster.bind: an address of here")
-    return Check("ports", True, f"{spec.cluster.bind} can be listened on; ports are taken as they are free")
+        return Check(
+            "ports", False, f"{spec.cluster.listen} cannot be listened on: {refusal}", "cluster.bind: an address of here"
+        )
+    return Check("ports", True, f"{spec.cluster.listen} can be listened on; ports are taken as they are free")
 
 
 def keys() -> Check:
@@ -163,9 +195,26 @@ def dataset(spec: RunSpec) -> Check:
         found = read_dataset(spec)
     except (DatasetError, BadInput, OSError) as error:
         return Check("dataset", False, str(error), "set dataset.path, dataset.kind or load.performance_samples right")
+    if data.kind != "lengths" and spec.cluster.kind == "kubernetes":
+        return dataset_in_pod(spec)
     if data.kind == "lengths":
         return Check("dataset", True, f"{data.samples or found:,d} made-up samples" if found or data.samples else "made up")
     return Check("dataset", True, f"{found:,d} samples read from {data.path}")
+
+
+def dataset_in_pod(spec: RunSpec) -> Check:
+    """The head's pod reads it; what can be seen from here is whether a claim is mounted where it should be."""
+    kube, path = spec.cluster.kubernetes, spec.dataset.path or ""
+    mount = kube.data_mount.rstrip("/") + "/"
+    if kube.data_claim and path.startswith(mount):
+        return Check(
+            "dataset", None, f"{path} on claim {kube.data_claim}: the head reads it in its pod, so it is not looked at here"
+        )
+    if kube.data_claim:
+        fix = f"dataset.path = {mount}FILE"
+        return Check("dataset", False, f"{path} is not under {mount}, where claim {kube.data_claim} is mounted", fix)
+    fix = f"set cluster.kubernetes.data_claim and dataset.path = {mount}FILE"
+    return Check("dataset", None, f"{path} must be in the head's image: no claim is mounted for it", fix)
 
 
 def runs_folder(spec: RunSpec) -> Check:

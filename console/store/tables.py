@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from console.store import roles
+from console.store import clustered, roles
 from console.store.causes import likely_cause
-from console.store.columns import NUMBERS
+from console.store.columns import NUMBERS, host_of, pod_of
 from console.store.fleet import READY_CODE, SHOWN_STATES, SLOW_CODE, STOPPED_CODE, FleetStore
 from console.store.nodes import NodeRows
 from console.store.rings import SERIES_FIELDS
@@ -91,7 +91,7 @@ def live(store: FleetStore) -> Tables:
         "stragglers": _stragglers(store),
         "attempts": [_attempt(attempt) for _, attempt in sorted(store.attempts.items())],
         "series": _series(store),
-    }
+    } | clustered.whole(store)
     if views := roles.views(store):
         tables["roles"] = [_role(view) for view in views]
     return tables
@@ -219,7 +219,7 @@ def fleet(store: FleetStore, positions: Iterable[int] | None = None) -> Tables:
     """Replicas in the given order (default: roster order)."""
     chosen = range(len(store.slots)) if positions is None else positions
     rows = _Replicas(store)
-    return {"replicas": [rows.at(int(at)) for at in chosen]}
+    return {"replicas": [rows.at(int(at)) for at in chosen]} | clustered.whole(store)
 
 
 class _Replicas:
@@ -239,8 +239,9 @@ class _Replicas:
         row |= {key: known(float(values[at])) for key, values in self._numbers.items()}
         row |= {key: _count(float(values[at])) for key, values in self._counts.items()}
         return row | {
-            "incarnation": info.incarnation, "worker": info.worker, "pod": info.pod, "host": info.host, "log": info.log,
-        }  # fmt: skip
+            "incarnation": info.incarnation, "worker": info.worker, "pod": pod_of(store, info), "host": host_of(store, info),
+            "log": info.log,
+        } | clustered.of_replica(store, info.node)  # fmt: skip
 
 
 def _count(value: float) -> int | None:
@@ -265,9 +266,10 @@ def ended_fleet(store: FleetStore, positions: Iterable[int], summary: ByReplica)
 
 def nodes(store: FleetStore, summed: NodeRows | None = None) -> Tables:
     """One row a node, as the Fleet screen has it: how many of its replicas are in which state; of those that serve the sums of
-    rates and counts, the worst ratio and p99, the means of shares."""
+    rates and counts, the worst ratio and p99, the means of shares. On a cluster with its pod and Kubernetes node."""
     rows = summed or NodeRows(store)
-    return {"nodes": [_node(rows, at) for at in range(len(rows.names))]}
+    found = [_node(rows, at) | clustered.of_node(store, name) for at, name in enumerate(rows.names)]
+    return {"nodes": found} | clustered.whole(store) | clustered.hosts(store)
 
 
 def _node(rows: NodeRows, at: int) -> Row:

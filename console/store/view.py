@@ -11,7 +11,7 @@ positions in it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -69,6 +69,13 @@ def by_value(values: NDArray[np.float64], descending: bool) -> Order:
     return np.lexsort((np.arange(len(values)), keyed))
 
 
+def by_text(texts: Sequence[str], *, reverse: bool) -> Order:
+    """Positions in the order of the alphabet; what is not known comes last either way."""
+    low = [text.lower() for text in texts]
+    order = sorted(range(len(low)), key=low.__getitem__, reverse=reverse)
+    return np.array([*(at for at in order if low[at]), *(at for at in order if not low[at])], dtype=np.intp)
+
+
 def order_by(store: FleetStore, sort: Sort, *, reverse: bool = False) -> Order:
     """Positions of all slots in that order."""
     roster = np.arange(len(store.slots))
@@ -83,9 +90,7 @@ def order_by(store: FleetStore, sort: Sort, *, reverse: bool = False) -> Order:
         return np.lexsort((roster, sign * SEVERITY_OF[store.state]))
     if sort.name in TEXTS:
         of = TEXTS[sort.name].of
-        texts = [of(info).lower() for info in store.slots]
-        order = sorted(range(len(texts)), key=texts.__getitem__, reverse=reverse)
-        return np.array([*(at for at in order if texts[at]), *(at for at in order if not texts[at])], dtype=np.intp)
+        return by_text([of(store, info) for info in store.slots], reverse=reverse)
     return by_value(NUMBERS[sort.name].values(store), sort.descending != reverse)
 
 

@@ -1,19 +1,23 @@
-"""While the fleet comes up: how many replicas are ready of how many, who is missing and why, and when patience ends."""
+"""While the fleet comes up: how many replicas are ready of how many, who is missing and why, and when patience ends. On a
+cluster the reasons are a board: a line for each, with how many pods it keeps waiting and for how long."""
 
 from __future__ import annotations
 
 from textual.strip import Strip
 
+from console.store.cluster import waiting
 from console.store.fleet import FleetStore
 from console.widgets import fmt
 from console.widgets.paint import GLYPHS, Painted, Run, strip_of
+from console.widgets.pending import board, lines_of
 
 _ORDER = ("READY", "WARMING", "REGISTERED", "NEW", "REJECTED", "LOST", "EVICTED", "SUSPECT")
+LINES, LINES_TALL = 10, 13
 
 
 class BarrierPane(Painted):
     def __init__(self, store: FleetStore, *, id: str | None = None) -> None:
-        super().__init__(10, id=id)
+        super().__init__(LINES, id=id)
         self._store = store
         self.border_title = "Waiting for the fleet"
 
@@ -34,9 +38,13 @@ class BarrierPane(Painted):
             strip_of(self._states(states), width),
             strip_of(self._quorum(expected), width),
         ]  # fmt: skip
+        rows = max(0, height - len(lines) - 1)
+        if store.cluster.view is not None:
+            groups = waiting(store)
+            self.set_lines(min(LINES_TALL, max(LINES, len(lines) + lines_of(groups, width))))
+            return lines + board(store, groups, ink, width, rows + 1)
         missing = list(snap.missing) if snap else []
         total = snap.missing_total if snap else 0
-        rows = max(0, height - len(lines) - 1)
         per_line = 2 if width >= 110 and len(missing) > rows else 1  # a few have the whole width: their reasons are long
         room_for = rows * per_line
         shown = missing[:room_for]

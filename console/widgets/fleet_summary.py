@@ -1,4 +1,5 @@
-"""Above the Fleet table: how many replicas are in which state, the middle one's throughput, and what the filter leaves."""
+"""Above the Fleet table: how many replicas are in which state, the middle one's throughput, and what the filter leaves;
+on a cluster the same of its pods and nodes."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ from textual.strip import Strip
 
 from console.store.fleet import SHOWN_STATES, FleetStore
 from console.store.view import SEVERITY_OF, TableView
-from console.widgets import fmt
+from console.widgets import fmt, pods
 from console.widgets.paint import GLYPHS, Painted, Run, fitting, size_of, spread, strip_of
 
 _ONE_LINE = 116  # columns from which everything stands in one line
@@ -22,8 +23,21 @@ class FleetSummary(Painted):
         self._store, self._view, self._shown = store, view, shown
 
     def draw(self, width: int, height: int) -> list[Strip]:
-        one = width >= _ONE_LINE
-        self.set_lines(1 if one else 2)
+        one, cluster = width >= _ONE_LINE, self._cluster(width)
+        self.set_lines((1 if one else 2) + len(cluster))
+        return [*self._fleet(width, one), *cluster][:height]
+
+    def _cluster(self, width: int) -> list[Strip]:
+        """`62 of 64 pods Running · 1 Pending   66 nodes: 1 NotReady   disruption budget lets 2 go now`: as much as fits."""
+        store, ink = self._store, self.inks
+        if store.cluster.view is None or store.ended:
+            return []
+        budget = pods.budget(store.cluster.view.budget) if store.cluster.view.budget is not None else ""
+        parts = [pods.pods_now(store), pods.hosts_now(store), f"budget {budget}" if budget else ""]
+        groups: list[list[Run]] = [[(f" {part}  ", ink.plain if at else ink.bold)] for at, part in enumerate(parts) if part]
+        return [strip_of(fitting(groups, width + 2), width)]
+
+    def _fleet(self, width: int, one: bool) -> list[Strip]:
         median = self._median()
         if one:
             room = width - size_of(median) - 1
@@ -31,7 +45,7 @@ class FleetSummary(Painted):
             left = [*states, ("  ", self.inks.plain), *self._filter(room - size_of(states) - 2)]
             return [strip_of(spread(left, median, width), width)]
         below = strip_of(spread(self._filter(width - size_of(median) - 1), median, width), width)
-        return [strip_of(self._states(width), width), below][:height]
+        return [strip_of(self._states(width), width), below]
 
     def _states(self, room: int) -> list[Run]:
         ink, store = self.inks, self._store

@@ -1,7 +1,8 @@
 """The table of the Fleet screen: all replicas, or the nodes they stand on, in as many columns as fit.
 
 Columns are named as the filter and `:sort` name them; a click on a heading sorts by it. When the terminal is too narrow,
-the columns that matter least go. `wide` has all of them: the first stays, the others scroll.
+the columns that matter least go. `wide` has all of them: the first stays, the others scroll. On a cluster a replica that
+serves nothing has, instead of a row of dashes, what became of its pod; nodes have a note on pod and Kubernetes node.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from console.store.nodes import NodeRows, NodeView
 from console.store.view import SEVERITY_OF, RowView, TableView
 from console.widgets import fmt
 from console.widgets.paint import GLYPHS, Run, fitting, size_of, strip_of
+from console.widgets.pod_cells import host_cell, note_cell, why_gone
 from console.widgets.rows import TREND_MAX, RowsTable, sparkline
 
 _TREND: Final = "trend"
@@ -64,10 +66,15 @@ _MORE: Final = (
     Column("step", "STEP", 9, write=fmt.millis), Column("batch", "BATCH", 7, write=fmt.big),
 )  # fmt: skip
 _REASON: Final = Column("reason", "   REASON", 10, False)
+_HOST: Final = Column("host", "  HOST", 8, False)
+_RACK: Final = Column("rack", "RACK", 6, False)
+_POD: Final = Column("pod", "POD", 5, False)
 _ROLE: Final = Column("role", "ROLE", 8, False)
 _REPLICA: Final = (_SLOT, _STATE, *_FIGURES)
 _REPLICA_SPLIT: Final = (_SLOT, _ROLE, _STATE, *_FIGURES)
 _REPLICA_WIDE: Final = (_SLOT, _STATE, *_MORE, *_FIGURES, _REASON)
+_MORE_CLUSTER: Final = (_MORE[0], _HOST, _RACK, *_MORE[2:])
+_REPLICA_WIDE_CLUSTER: Final = (_SLOT, _STATE, *_MORE_CLUSTER, *_FIGURES, _REASON)
 _REPLICA_DROPS: Final = ("run", "tpot", "oldest", "ratio", "inflight", "kv", "wait", "dmed", "age", "z")
 
 _NODE: Final = (
@@ -78,6 +85,16 @@ _NODE: Final = (
     Column("wait", "WAIT", 7), Column("inflight", "INFLIGHT", 10), Column("oldest", "OLDEST", 8, write=fmt.age),
 )  # fmt: skip
 _NODE_WIDE: Final = (*_NODE, Column("z", "z", 7, write=fmt.signed), Column("restarts", "RESTARTS", 10))
+_NOTE: Final = Column("note", "   POD AND NODE", 40, False)  # takes what is left
+_STATES_NARROW: Final = 20  # of the counts beside it
+_NODE_CLUSTER: Final = (_NODE[0], _HOST, _RACK, *_NODE[1:], _NOTE)
+_NODE_CLUSTER_DROPS: Final = (
+    "run", "oldest", "inflight", "tpot", "kv", "dmed", "wait", "rack", "slow", "missing", "ttft", "ratio",
+)  # fmt: skip
+_REPLICA_CLUSTER_DROPS: Final = (
+    "pod", "rack", "run", "oldest", "tpot", "inflight", "ratio", "kv", "wait", "dmed", "host", "age", "z",
+)  # fmt: skip
+_NODE_CLUSTER_WIDE: Final = (*_NODE_CLUSTER[:-1], *_NODE_WIDE[-2:], replace(_NOTE, width=60))
 _NODE_DROPS: Final = ("run", "oldest", "inflight", "tpot", "dmed", "wait", "missing", "kv", "slow")
 
 
@@ -96,7 +113,7 @@ def usual_texts(store: FleetStore) -> dict[tuple[str, str], str]:
     counts: dict[tuple[str, str], Counter[str]] = {}
     for info in store.slots:
         for name in _ALIKE:
-            text = TEXTS[name].of(info)
+            text = TEXTS[name].of(store, info)
             if text:  # not registered yet
                 counts.setdefault((name, info.role), Counter())[text] += 1
     return {key: found.most_common(1)[0][0] for key, found in counts.items()}
@@ -142,11 +159,12 @@ class FleetTable(RowsTable):
     def _plan(self, width: int) -> None:
         room = width - _EDGE - _RIM
         if not self.wide:
-            drops = _NODE_DROPS if self.by_node else _REPLICA_DROPS
-            replica = _REPLICA_SPLIT if self._store.split else _REPLICA
-            self._columns = chosen_columns(self._measured(_NODE if self.by_node else replica), drops, room)
+            columns, drops = self._usual_columns()
+            self._columns = self._noted(chosen_columns(self._measured(columns), drops, room), room)
             return
-        columns = self._measured(_NODE_WIDE if self.by_node else _REPLICA_WIDE)
+        cluster = self._on_cluster
+        node, replica = (_NODE_CLUSTER_WIDE, _REPLICA_WIDE_CLUSTER) if cluster else (_NODE_WIDE, _REPLICA_WIDE)
+        columns = self._measured(node if self.by_node else replica)
         self._all = len(columns)
         self.first = min(self.first, self._last_first(columns, room))
         shown = [columns[0]]
@@ -155,6 +173,29 @@ class FleetTable(RowsTable):
                 break
             shown.append(column)
         self._columns = tuple(shown)
+
+    @property
+    def _on_cluster(self) -> bool:
+        return self._store.cluster.view is not None
+
+    def _usual_columns(self) -> tuple[tuple[Column, ...], tuple[str, ...]]:
+        """On a cluster where a replica stands comes before its figures; all of those that there is room for."""
+        if self.by_node:
+            return (_NODE_CLUSTER, _NODE_CLUSTER_DROPS) if self._on_cluster else (_NODE, _NODE_DROPS)
+        replica = _REPLICA_SPLIT if self._store.split else _REPLICA
+        if not self._on_cluster:
+            return replica, _REPLICA_DROPS
+        return (*replica[: -len(_FIGURES)], _HOST, _RACK, _POD, *_FIGURES), _REPLICA_CLUSTER_DROPS
+
+    @staticmethod
+    def _noted(columns: tuple[Column, ...], room: int) -> tuple[Column, ...]:
+        """The last column, when it is the note, is as wide as there is room; where that is too little the counts give some."""
+        if columns[-1].name != _NOTE.name:
+            return columns
+        if sum(column.width for column in columns) > room:
+            columns = tuple(replace(one, width=_STATES_NARROW) if one.name == "states" else one for one in columns)
+        rest = room - sum(column.width for column in columns[:-1])
+        return (*columns[:-1], replace(columns[-1], width=max(12, rest)))
 
     def _last_first(self, columns: tuple[Column, ...], room: int) -> int:
         """Scrolled so far, the last column is on screen: further on there is nothing."""
@@ -170,14 +211,18 @@ class FleetTable(RowsTable):
     def _measured(self, columns: tuple[Column, ...]) -> tuple[Column, ...]:
         """Names and texts are as wide as the longest of them; measured anew when the roster has changed."""
         store = self._store
-        key = (store.index, store.roster_version, len(store.slots), self.wide, self.by_node)
+        key = (store.index, store.roster_version, len(store.slots), self.wide, self.by_node, store.cluster.view)
         if len(self._widths_of) != len(key) or any(a is not b and a != b for a, b in zip(key, self._widths_of, strict=True)):
             self._widths_of = key
             names = store.node_names if self.by_node else [info.slot for info in store.slots]
             self._widths = {columns[0].name: max((len(name) for name in names), default=0) + 2}
+            measured = set(TEXTS) if self.wide and not self.by_node else {"host", "rack", "pod"} if self._on_cluster else set()
+            self._widths |= {
+                name: max((len(TEXTS[name].of(store, info)) for info in store.slots), default=0) + 2 for name in measured
+            }
+            if self._on_cluster:
+                self._widths["host"] += 2  # a mark stands before the name of one that somebody should look at
             if self.wide and not self.by_node:
-                texts = {name: max((len(text.of(info)) for info in store.slots), default=0) + 2 for name, text in TEXTS.items()}
-                self._widths |= texts
                 self._usual = usual_texts(store)
         sized = [replace(one, width=max(one.width, min(self._widths.get(one.name, 0), _TEXT_MAX))) for one in columns]
         return tuple(sized)
@@ -265,14 +310,21 @@ class FleetTable(RowsTable):
         beyond = state == "SLOW" or (state == "READY" and bool(self._outliers[at]))
         number = ink.plain if state in LIVE_STATES else ink.faint
         runs: list[Run] = []
-        for column in self._columns:
+        why = why_gone(store, at, state) if self._on_cluster and not self.wide else ""
+        for place, column in enumerate(self._columns):
+            if why and column.name in NUMBERS and column.name != "age":
+                return runs + self._reason_instead(at, place, why)
             if column.name == "slot":
                 runs.append((_fit(slot, column), slot_style))
             elif column.name == "state":
                 runs.append((_fit(f"{GLYPHS.get(state, ' ')} {state}", column), state_style))
+            elif column.name == "host" and self._on_cluster:
+                runs.append(host_cell(store, ink, store.slots[at].node, column.width, ink.muted))
             elif column.name in TEXTS:
                 info = store.slots[at]
-                text = TEXTS[column.name].of(info)
+                text = TEXTS[column.name].of(store, info)
+                if column.name == "reason" and self._on_cluster:
+                    text = why_gone(store, at, state) or text
                 odd = self._usual.get((column.name, info.role), text) != text or (column.name == "waived" and info.waived)
                 runs.append(_text_cell(text, column, ink.warn if odd else ink.muted, ink.faint))
             else:
@@ -283,6 +335,15 @@ class FleetTable(RowsTable):
         if room >= _TREND_MIN:
             trend = sparkline(store.history.values[at][-room:].tolist(), self._median)
             runs += [("   ", ink.plain), (trend, ink.states["SLOW"] if beyond else state_style)]
+        return runs
+
+    def _reason_instead(self, at: int, place: int, why: str) -> list[Run]:
+        """Over all columns from this one on; how long it has been so keeps its place."""
+        ink, age = self.inks, next((column for column in self._columns[place:] if column.name == "age"), None)
+        figures = sum(column.width for column in self._columns[place:] if column is not age)
+        runs: list[Run] = [(f"  {fmt.clause(why, figures - 3)}".ljust(figures), ink.warn)]
+        if age is not None:
+            runs.append((_fit(age.write(float(self._values["age"][at])), age), ink.muted))
         return runs
 
     def _trend_room(self, width: int) -> int:
@@ -300,6 +361,15 @@ class FleetTable(RowsTable):
                 continue
             if column.name == "states":
                 runs += self._state_counts(at, column.width)
+                continue
+            if column.name == "host":
+                runs.append(host_cell(self._store, ink, node, column.width, ink.plain))
+                continue
+            if column.name == "rack":
+                runs.append(_text_cell(self._store.cluster.rack(node), column, ink.muted, ink.faint))
+                continue
+            if column.name == "note":
+                runs.append(note_cell(self._store, ink, node, column.width))
                 continue
             value = float(self._values[column.name][at])
             style = ink.plain if serves else ink.faint

@@ -38,8 +38,11 @@ class KeyFooter(Painted):
         self._actions, self._why_not = actions, why_not
 
     def _belongs(self, action: Action) -> bool:
-        """A replay has its own keys, and nothing of it can be changed."""
-        replaying = cast(HasConfig, self.app).session.kind == "replay"
+        """A replay has its own keys, and nothing of it can be changed; without a cluster there are no pods."""
+        session = cast(HasConfig, self.app).session
+        replaying = session.kind == "replay"
+        if action.of_pods and session.store.cluster.view is None:
+            return False
         return not action.acts if replaying else not action.id.startswith("replay_")
 
     def draw(self, width: int, height: int) -> list[Strip]:

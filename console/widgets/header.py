@@ -11,7 +11,7 @@ from rich.style import Style
 from textual.strip import Strip
 
 from console.store.fleet import FleetStore
-from console.widgets import fmt
+from console.widgets import fmt, pods
 from console.widgets.paint import Painted, Run, size_of, spread, strip_of
 from harness.wire.states import RUN_PHASES
 
@@ -47,6 +47,9 @@ class HeaderLine(Painted):
         if snap is not None and snap.paused and not store.ended:
             right += [("❚❚ PAUSED  ", ink.warn)]
         right += self._link(store)
+        if pods.trouble(store):
+            age_s = store.cluster.age_s(store.unix)
+            right += [(f"  ▲ {'cluster view' if wide else 'pods'} {fmt.age(age_s)}{' old' if wide else ''}", ink.warn)]
         if store.controller and wide and not store.ended:
             right += [(f"  control: {store.controller}", ink.muted)]
         right += [self._clock(store, wide)]
@@ -105,7 +108,8 @@ class HeaderLine(Painted):
 
 class PhaseStrip(Painted):
     """`place › register › … MEASURING 07:42/20:00`, then how far both minimums are and when the attempt can end; while it
-    stops or drains, what it still waits for. Without a head: why, and the remedy, on as many lines as that takes."""
+    stops or drains, what it still waits for. Below it what cannot be seen of the cluster. Without a head: why, and the remedy,
+    on as many lines as that takes."""
 
     def __init__(self, store: FleetStore, *, id: str | None = None) -> None:
         super().__init__(id=id)
@@ -116,12 +120,22 @@ class PhaseStrip(Painted):
         link = store.link()
         if not store.phase or (not link.trusted and link.detail):
             return self._trouble(link.detail or "waiting for the head's first answer", width)
-        self.set_lines(1)
+        unseen = self._unseen(width)
+        self.set_lines(1 + len(unseen))
         progress = self._progress(width)
         way = self._way()
         if size_of(way) + size_of(progress) + 2 > width:
             way = [(f" {store.phase}", self._phase_style(store.phase))]
-        return [strip_of(spread(way, progress, width), width)]
+        return [strip_of(spread(way, progress, width), width), *unseen]
+
+    def _unseen(self, width: int) -> list[Strip]:
+        """What cannot be seen of the cluster. The figures of the run do not come from there."""
+        told = pods.trouble(self._store)
+        if not told:
+            return []
+        rest = "; the run goes on, its figures are fresh"
+        told += rest if len(told) + len(rest) + 4 <= width else ""
+        return [strip_of([(f" ▲ {fmt.clause(told, width - 4)}", self.inks.warn)], width)]
 
     def _trouble(self, why: str, width: int) -> list[Strip]:
         ink = self.inks

@@ -18,6 +18,7 @@ from console.store.causes import likely_cause
 from console.store.fleet import FleetStore
 from console.widgets import fmt
 from console.widgets.paint import GLYPHS, Paint, Painted, Run, fitting, size_of, spread, strip_of
+from console.widgets.pod_cells import why_gone
 from harness.wire.control import FleetSnapshot, SlaView
 
 P99_NEEDS: Final = 1000  # samples before a p99 is told (Percentiles: 10 / (1 - q))
@@ -251,5 +252,6 @@ class StragglerPane(Painted):
             ]
             runs += fitting(groups, width - size_of(runs) - len(age) - 1)
         else:
-            runs += [(" " + fmt.clause(store.slots[at].reason or "", max(0, width - 28)), ink.muted)]
+            pod = why_gone(store, at, name) if store.cluster.view is not None else ""
+            runs += [(" " + fmt.clause(pod or store.slots[at].reason or "", max(0, width - 28)), ink.muted)]
         return strip_of(spread(runs, [(age, ink.muted)], width), width)

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from harness.cluster.base import ClusterError, NodeEvent, Place
+from harness.cluster.base import ClusterError, NodeEvent, Place, Removal
 from harness.cluster.procinfo import end_group, ended_in_words, is_alive, kill_group, start_ticks
 from harness.records.files import write_atomically
 from harness.records.layout import RunFolder
@@ -47,6 +47,7 @@ class _Worker:
 
 class LocalCluster:
     kind = "local"
+    evicts_nodes = False
 
     def __init__(self, folder: RunFolder, spec: RunSpec) -> None:
         self._folder = folder
@@ -89,6 +90,21 @@ class LocalCluster:
         if worker.pid and worker.alive():
             return f"worker {worker.name} (process {worker.pid}) has not registered yet"
         return f"worker {worker.name} is down: {worker.reason or 'not started'}"
+
+    def view(self) -> None:
+        return None
+
+    def removal(self, node: int) -> Removal:
+        return Removal()
+
+    async def evict(self, node: int, *, cordon: bool, why: str) -> str:
+        raise ClusterError("workers of this machine are not evicted; their replicas are")
+
+    def scaled(self, nodes: int) -> None:
+        raise ClusterError("a fleet of processes keeps its size; scaling is for cluster.kind = kubernetes")
+
+    def describe(self, node: int) -> list[str]:
+        return []
 
     def stop(self, deadline_s: float) -> None:
         deadline = time.monotonic() + deadline_s
@@ -176,15 +192,32 @@ def _spawn(command: list[str], log: Path) -> subprocess.Popen[bytes]:
         )
 
 
+def placed_on(folder: RunFolder) -> str:
+    """local or kubernetes, by the folder's spec; local where it cannot be read."""
+    try:
+        return str(json.loads(folder.spec_json.read_bytes())["cluster"]["kind"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return "local"
+
+
+def log_of_start(folder: RunFolder) -> Path:
+    """Where what launch_head has started says why it could not."""
+    return folder.log("link" if placed_on(folder) == "kubernetes" else "head")
+
+
 def launch_head(folder: RunFolder) -> int:
-    """Start (or restart) the head of a run as a process of its own session; returns its pid at once."""
+    """Start (or restart) the head of a run as a process of its own session; returns its pid at once.
+
+    The head of a run on Kubernetes is a pod that is there already: what starts here is the link to it, which stands for it.
+    """
     if not folder.spec_json.is_file():
         raise ClusterError(f"{folder.path} holds no spec.json: it is not a run's folder")
-    return _spawn([sys.executable, "-m", "harness.head", str(folder.path)], folder.log("head")).pid
+    module = "harness.cluster.kube.link" if placed_on(folder) == "kubernetes" else "harness.head"
+    return _spawn([sys.executable, "-m", module, str(folder.path)], log_of_start(folder)).pid
 
 
 def head_alive(folder: RunFolder) -> bool:
-    """Whether a head holds this run."""
+    """Whether a head holds this run; of a run on Kubernetes: whether a link to its head lives."""
     process = _head_process(folder)
     return process is not None and is_alive(*process)
 
@@ -192,7 +225,8 @@ def head_alive(folder: RunFolder) -> bool:
 def kill_run(folder: RunFolder, head_pid: int = 0) -> None:
     """End the run's head and workers at once. The record stays as it is, which is readable.
 
-    `head_pid`: as launch_head returned it, for a head that has not yet written where it listens.
+    `head_pid`: as launch_head returned it, for a head that has not yet written where it listens. Raises ClusterError where
+    the run's objects on Kubernetes could not be removed: then it goes on there.
     """
     if head_pid:
         kill_group(head_pid, None)
@@ -201,3 +235,7 @@ def kill_run(folder: RunFolder, head_pid: int = 0) -> None:
         kill_group(*head)
     for worker in _workers_of(folder.workers_json).values():
         end_group(*worker, grace_s=0)
+    if placed_on(folder) == "kubernetes":
+        from harness.cluster.kube.ending import remove_at_once
+
+        remove_at_once(folder)

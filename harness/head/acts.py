@@ -11,6 +11,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from harness.cluster.base import ClusterError, Removal
 from harness.head import roles
 from harness.head.drains import Drains, Then
 from harness.head.journal import Journal
@@ -63,11 +64,35 @@ class Run(Protocol):
     def start_slot(self, replica: Replica) -> None: ...
 
 
+class Places(Protocol):
+    """What acts need of the placement."""
+
+    whole_nodes: bool
+
+    def going_with(self, replica: Replica) -> list[Replica]: ...
+
+    def removal(self, replica: Replica) -> Removal: ...
+
+    def leave(self, node: int, who: str, why: str, *, cordon: bool) -> None: ...
+
+    def stay(self, node: int) -> bool: ...
+
+    def scale(self, nodes: int, who: str, why: str) -> str: ...
+
+
 class Acts:
     def __init__(
-        self, run: Run, roster: Roster, drains: Drains, journal: Journal, spec: RunSpec, clock: Callable[[], float]
+        self,
+        run: Run,
+        roster: Roster,
+        drains: Drains,
+        journal: Journal,
+        spec: RunSpec,
+        clock: Callable[[], float],
+        places: Places,
     ) -> None:
         self._run = run
+        self._places = places
         self._roster = roster
         self._drains = drains
         self._journal = journal
@@ -89,6 +114,7 @@ class Acts:
             "pause": lambda command: self._noted(command, lambda: self._run.pause(True)),
             "resume": lambda command: self._noted(command, lambda: self._run.pause(False)),
             "set_policy": self._set_policy,
+            "scale": self._scale,
             "take_control": self._take_control,
             "release_control": self._release_control,
         }
@@ -218,8 +244,13 @@ class Acts:
 
     def _remove(self, command: Command, then: Then) -> str:
         replica = self._replica(command)
-        self._may_remove(replica, then, force=bool(command.args.get("force", False)))
-        held = self._run.outstanding(replica)
+        going = self._places.going_with(replica) if then == "evict" else [replica]
+        self._may_remove(replica, going, then, force=bool(command.args.get("force", False)))
+        cordon = bool(command.args.get("cordon", False))
+        removal = self._places.removal(replica) if then == "evict" else Removal()
+        if cordon and (not self._places.whole_nodes or removal.why_no_cordon):
+            raise Refused(f"cordon: {removal.why_no_cordon or 'there is no cluster, and so no node to cordon'}")
+        held = sum(self._run.outstanding(one) for one in going)
         within = self._spec.fleet.drain_deadline_s
         if then != "stay" and "deadline_s" in command.args:
             within = number(command.args, "deadline_s")
@@ -230,29 +261,37 @@ class Acts:
         if then == "evict":
             self._evictions.append(self._clock())
         self._note(command, replica.slot, before=replica.state, after=then, incarnation=replica.incarnation, in_flight=held)
-        self._drains.start(
-            replica, then, within_s=within, who=_who(command), why=command.reason, holds_samples=self._run.attempt_running
-        )
+        running = self._run.attempt_running
+        for one in going:
+            self._drains.start(one, then, within_s=within, who=_who(command), why=command.reason, holds_samples=running)
+        if then == "evict" and self._places.whole_nodes:
+            self._places.leave(replica.node, _who(command), command.reason or "evict asked for", cordon=cordon)
+            return _leaving(removal, going, held, within)
         if not held or replica.state not in (states.DRAINING, states.DRAINED):
             return f"{replica.slot}: {_DONE[then]}"
         rest = "" if then == "stay" else f", what is left after {within:g} s is dispatched again"
         return f"{replica.slot}: draining {held} samples{rest}; then {_DONE[then]}"
 
-    def _may_remove(self, replica: Replica, then: Then, *, force: bool) -> None:
-        if not replica.alive:
+    def _may_remove(self, replica: Replica, going: list[Replica], then: Then, *, force: bool) -> None:
+        whole = then == "evict" and self._places.whole_nodes
+        if whole and (why_not := self._places.removal(replica).why_not):
+            raise Refused(why_not)
+        if not replica.alive and not whole:
             raise Refused(f"{replica.slot} is {replica.state} already: {replica.reason}")
         pending = self._drains.pending.get(replica.slot)
         if pending is not None and pending.then == then:
             raise Refused(f"{replica.slot} is being drained already ({then}, by {pending.who})")
         if then == "stay" and replica.state not in states.HOLDS_SAMPLES and replica.state != states.DRAINED:
             raise Refused(f"{replica.slot} is {replica.state}: it holds no samples to drain; recycle or evict it")
-        last = roles.last_of_role(self._roster, replica)
+        last = roles.last_of_role(self._roster, going)
         if last and not force:
             raise Refused(f"{last}; force to do it anyway")
         barrier = self._spec.fleet.barrier
-        floor = barrier.min_ready or max(1, math.ceil(len(self._roster.replicas) / 2))
-        left = self._roster.ready - (replica.state == states.READY)
-        if replica.state == states.READY and left < floor and not force:
+        expected = sum(not other.waived or other.alive for other in self._roster.replicas)
+        floor = barrier.min_ready or max(1, math.ceil(expected / 2))
+        ready = sum(one.state == states.READY for one in going)
+        left = self._roster.ready - ready
+        if ready and left < floor and not force:
             raise Refused(f"{left} READY replicas would remain, the quorum is {floor}; force to do it anyway")
         self.check_rate(then, force=force)
 
@@ -264,6 +303,11 @@ class Acts:
     def _readmit(self, command: Command) -> str:
         replica = self._replica(command)
         if replica.state in (states.DRAINING, states.DRAINED):
+            if self._places.stay(replica.node):
+                for fellow in self._places.going_with(replica):
+                    self._drains.cancel(fellow.slot)
+                    if fellow is not replica and fellow.state in (states.DRAINING, states.DRAINED):
+                        self._roster.move(fellow, states.READY, f"{replica.slot} of its pod was readmitted", _who(command))
             self._drains.cancel(replica.slot)
             self._roster.move(replica, states.READY, command.reason or "readmitted", _who(command))
             self._note(command, replica.slot)
@@ -287,6 +331,26 @@ class Acts:
             answer += f"; every {replica.role} replica is waived now: it still waits until one of them is READY"
         return answer
 
+    def _scale(self, command: Command) -> str:
+        nodes, most = command.args.get("nodes"), self._spec.fleet.nodes
+        if isinstance(nodes, bool) or not isinstance(nodes, int) or not 1 <= nodes <= most:
+            raise Refused(f"nodes {nodes!r} is not a size of this fleet: 1 to {most} (fleet.nodes when it was started)")
+        leaving = [r for r in self._roster.replicas if r.node >= nodes and r.state == states.READY]
+        floor = self._spec.fleet.barrier.min_ready or 1
+        left = self._roster.ready - len(leaving)
+        force = bool(command.args.get("force", False))
+        if leaving and left < floor and not force:
+            raise Refused(f"{left} READY replicas would remain, the quorum is {floor}; force to do it anyway")
+        last = roles.last_of_role(self._roster, leaving)
+        if last and not force:
+            raise Refused(f"{last}; force to do it anyway")
+        try:
+            answer = self._places.scale(nodes, _who(command), command.reason)
+        except ClusterError as error:
+            raise Refused(str(error)) from error
+        self._note(command, "", after=f"{nodes} nodes", nodes=nodes)
+        return answer
+
     # --- control -----------------------------------------------------------------------------------------
 
     def _take_control(self, command: Command) -> str:
@@ -306,6 +370,12 @@ _DONE: dict[Then, str] = {
     "recycle": "restarted in place",
     "evict": "evicted; its replacement joins after warm-up",
 }
+
+
+def _leaving(removal: Removal, going: list[Replica], held: int, within_s: float) -> str:
+    what = f"{removal.subject or 'its pod'} with {len(going)} replicas"
+    drain = f": draining {held} samples, what is left after {within_s:g} s is dispatched again; then evicted" if held else ""
+    return f"{what}{drain or ' is being evicted'}; its successor starts about {removal.delay_s:.0f} s after it has ended"
 
 
 def _who(command: Command) -> str:

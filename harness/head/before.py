@@ -14,6 +14,7 @@ class Before:
     lives: dict[str, tuple[str, int]] = field(default_factory=dict)  # slot → last incarnation, how many there were
     drained: dict[str, str] = field(default_factory=dict)  # slot → incarnation that an operator had drained
     waived: set[str] = field(default_factory=set)
+    wanted_nodes: int | None = None  # as the fleet was last scaled
 
     @classmethod
     def of(cls, folder: RunFolder) -> Before:
@@ -21,6 +22,8 @@ class Before:
         for entry in read_journal(folder.journal):
             if entry.what == "act.waive":
                 before.waived.add(entry.subject)
+            elif entry.what == "act.scale" and isinstance(entry.data.get("nodes"), int):
+                before.wanted_nodes = int(entry.data["nodes"])
             elif entry.what == "replica.state":
                 incarnation, nth = str(entry.data.get("incarnation", "")), entry.data.get("nth")
                 if incarnation and isinstance(nth, int):

@@ -18,7 +18,15 @@ from harness.wire.frames import WireError, encode
 from harness.wire.keys import ServerKeys, ZapHandler, allow
 from harness.wire.pump import Pump
 
-_QUESTIONS = (control.GetState, inquiry.GetSla, inquiry.GetReplica, inquiry.GetLogs)
+_QUESTIONS = (
+    control.GetState,
+    inquiry.GetSla,
+    inquiry.GetReplica,
+    inquiry.GetLogs,
+    inquiry.GetDescription,
+    inquiry.GetFiles,
+    inquiry.GetPart,
+)
 _RIGHTS: dict[str, tuple[type, ...]] = {
     "worker": (
         control.RegisterWorker,
@@ -28,7 +36,7 @@ _RIGHTS: dict[str, tuple[type, ...]] = {
         control.Register,
         control.Heartbeat,
     ),
-    "operator": (*_QUESTIONS, control.Command),
+    "operator": (*_QUESTIONS, control.Command, inquiry.RecordTaken),
     "viewer": (*_QUESTIONS, control.Command),  # a viewer's Command is refused with a reply, not with REJECTED
 }
 

@@ -11,6 +11,7 @@ the parts of TTFT are nearly all; within a second they are not computed again.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import math
 import time
@@ -19,12 +20,14 @@ from concurrent.futures import ThreadPoolExecutor
 from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import msgspec
 
 from harness.head.attempt import Attempt
 from harness.head.live import Live
+from harness.head.placement import Placement
+from harness.head.recordserver import files_of, part_of
 from harness.head.roster import Replica, Roster
 from harness.metrics.detail import latency_detail
 from harness.records.layout import RunFolder
@@ -42,6 +45,8 @@ _FRESH_S = 2.0
 _WAIT_S = 0.5
 
 Send = Callable[[bytes, msgspec.Struct], object]
+Slow = inquiry.GetReplica | inquiry.GetLogs | inquiry.GetDescription | inquiry.GetFiles | inquiry.GetPart | inquiry.RecordTaken
+T = TypeVar("T")
 
 
 class Head(Protocol):
@@ -51,6 +56,7 @@ class Head(Protocol):
     live: Live
     roster: Roster
     attempt: Attempt | None
+    placement: Placement
 
 
 class Inquiries:
@@ -62,6 +68,8 @@ class Inquiries:
         self._told = asyncio.Event()  # the driver has told something since this was cleared
         self._open: dict[str, asyncio.Task[None]] = {}
         self._reader = ThreadPoolExecutor(1, "reading")
+        self._complete = False  # nothing is written to the record any more
+        self._taken = asyncio.Event()
 
     def ask(self, peer: bytes, question: inquiry.Question) -> None:
         if isinstance(question, inquiry.GetSla):
@@ -91,12 +99,22 @@ class Inquiries:
             task.cancel()
         self._reader.shutdown(wait=False, cancel_futures=True)
 
-    async def _answer(self, peer: bytes, question: inquiry.GetReplica | inquiry.GetLogs) -> None:
+    async def _answer(self, peer: bytes, question: Slow) -> None:
         try:
-            if isinstance(question, inquiry.GetReplica):
-                self._send(peer, await self._replica(question))
-            else:
-                self._send(peer, await self._logs(question))
+            match question:
+                case inquiry.GetReplica():
+                    self._send(peer, await self._replica(question))
+                case inquiry.GetLogs():
+                    self._send(peer, await self._logs(question))
+                case inquiry.GetDescription():
+                    self._send(peer, self._description(question))
+                case inquiry.GetPart():
+                    self._send(peer, await self._read(partial(part_of, self._head.folder, question)))
+                case inquiry.GetFiles() | inquiry.RecordTaken():
+                    files = await self._read(partial(files_of, self._head.folder))
+                    self._send(peer, inquiry.Files(question.request_id, files, ended=self._complete))
+                    if isinstance(question, inquiry.RecordTaken) and self._complete:
+                        self._taken.set()
         except Exception as error:
             log.exception("a question could not be answered")
             self._send(peer, _nothing(question, f"the head could not answer: {type(error).__name__}: {error}"))
@@ -126,13 +144,10 @@ class Inquiries:
     async def _replica(self, question: inquiry.GetReplica) -> inquiry.ReplicaDetail:
         replica = self._head.roster.by_slot.get(question.slot)
         if replica is None:
-            near = get_close_matches(question.slot, self._head.roster.by_slot, 1)
-            hint = f"; did you mean {near[0]}?" if near else ""
-            problem = f"no slot {question.slot[:80]!r} in this run{hint}"
-            return inquiry.ReplicaDetail(question.request_id, question.slot, "", problem=problem)
+            return inquiry.ReplicaDetail(question.request_id, question.slot, "", problem=self._no_slot(question.slot))
         log = self._head.folder.log_of_slot(replica.slot)
         lines = min(max(question.log_lines, 0), _MOST_LINES)
-        reading = asyncio.get_running_loop().run_in_executor(self._reader, partial(_tail_or_why, log, lines))
+        reading = asyncio.create_task(self._read(partial(_tail_or_why, log, lines)))
         held, age_s, why_none = await self._in_flight(replica, question.in_flight)
         tail, why_no_log = await reading
         return inquiry.ReplicaDetail(
@@ -170,15 +185,46 @@ class Inquiries:
             return None, math.nan, "the driver has not told yet what is in flight"
         return held, self._age_s(replica.slot), ""
 
+    def _no_slot(self, slot: str) -> str:
+        near = get_close_matches(slot, self._head.roster.by_slot, 1)
+        return f"no slot {slot[:80]!r} in this run" + (f"; did you mean {near[0]}?" if near else "")
+
     def _age_s(self, slot: str) -> float:
         return self._clock() - self._held[slot][1] if slot in self._held else math.inf
+
+    # --- the cluster and the record ----------------------------------------------------------------------
+
+    def _description(self, question: inquiry.GetDescription) -> inquiry.Description:
+        replica = self._head.roster.by_slot.get(question.slot)
+        if replica is None:
+            return inquiry.Description(question.request_id, question.slot, problem=self._no_slot(question.slot))
+        lines = self._head.placement.describe(replica.node)
+        problem = "" if lines else "nothing to describe: its worker is a process of the head's machine"
+        return inquiry.Description(question.request_id, question.slot, lines, problem)
+
+    async def until_record_taken(self, within_s: float, poke: Callable[[], None]) -> None:
+        """The run has ended: wait until somebody has a copy of its record, or nobody came for one in time."""
+        self._complete = True
+        until_s = self._clock() + within_s
+        while not self._taken.is_set() and self._clock() < until_s:
+            poke()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._taken.wait(), 0.25)
+        await asyncio.sleep(0.2)  # the answer to whoever took it
+
+    def leave_record(self) -> None:
+        """Wait for nobody any longer."""
+        self._taken.set()
+
+    async def _read(self, read: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._reader, read)
 
     # --- logs --------------------------------------------------------------------------------------------
 
     async def _logs(self, question: inquiry.GetLogs) -> inquiry.LogLines:
         limit = min(max(question.limit, 0), _MOST_MERGED)
         read = partial(merge_logs, self._head.folder.logs, question.since_unix, limit)
-        merged = await asyncio.get_running_loop().run_in_executor(self._reader, read)
+        merged = await self._read(read)
         return inquiry.LogLines(question.request_id, merged.lines, merged.left_out, merged.problem)
 
 
@@ -191,7 +237,15 @@ def _tail_or_why(log: Path, lines: int) -> tuple[Tail, str]:
         return Tail([], 0, 0, math.nan), f"its log cannot be read: {error.strerror or error}"
 
 
-def _nothing(question: inquiry.GetReplica | inquiry.GetLogs, problem: str) -> inquiry.Answer:
-    if isinstance(question, inquiry.GetReplica):
-        return inquiry.ReplicaDetail(question.request_id, question.slot, "", problem=problem)
-    return inquiry.LogLines(question.request_id, [], problem=problem)
+def _nothing(question: Slow, problem: str) -> inquiry.Answer:
+    match question:
+        case inquiry.GetReplica():
+            return inquiry.ReplicaDetail(question.request_id, question.slot, "", problem=problem)
+        case inquiry.GetDescription():
+            return inquiry.Description(question.request_id, question.slot, problem=problem)
+        case inquiry.GetPart():
+            return inquiry.Part(question.request_id, question.path, question.offset, problem=problem)
+        case inquiry.GetLogs():
+            return inquiry.LogLines(question.request_id, [], problem=problem)
+        case _:
+            return inquiry.Files(question.request_id, [], problem=problem)

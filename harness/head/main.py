@@ -27,9 +27,9 @@ from harness.records.logs import LINE_FORMAT
 from harness.spec import RunSpec
 from harness.wire.keys import KeyProblem, ServerKeys
 from harness.wire.sockets import CannotListen, TooFewFiles, raise_fd_limit
-from harness.wire.states import DONE
+from harness.wire.states import DONE, RUN_ENDED
 
-EXIT_OK, EXIT_BAD_INPUT, EXIT_FAILED = 0, 2, 3
+EXIT_OK, EXIT_BAD_INPUT, EXIT_FAILED, EXIT_HANDED_OVER = 0, 2, 3, 143
 
 
 log = logging.getLogger("paceline.head")
@@ -94,8 +94,25 @@ async def _supervise(folder: RunFolder, spec: RunSpec, keys: ServerKeys, book: R
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         loop.add_signal_handler(number, _stop, supervisor, signal.Signals(number).name)
-    return EXIT_OK if await supervisor.run() == DONE else EXIT_FAILED
+    phase = await supervisor.run()
+    # On a cluster a failed exit has the head replaced; a run that has ended needs none, whatever became of it.
+    return EXIT_OK if phase == DONE or spec.cluster.kind == "kubernetes" else EXIT_FAILED
+
+
+_LEAVING: list[asyncio.Future[None]] = []  # keeps the task alive
+
+
+async def _hand_over(supervisor: Supervisor, signal_name: str) -> None:
+    """A pod that is told to go is evicted, not stopped: the fleet stays warm for the head that takes its place."""
+    await supervisor.hand_over(f"{signal_name} received: the head's pod goes, its successor continues the run")
+    os._exit(EXIT_HANDED_OVER)  # an orderly end of this process would end the fleet
 
 
 def _stop(supervisor: Supervisor, signal_name: str) -> None:
+    if supervisor.spec.cluster.kind == "kubernetes":
+        if supervisor.phase in RUN_ENDED:
+            supervisor.inquiries.leave_record()
+        else:
+            _LEAVING.append(asyncio.ensure_future(_hand_over(supervisor, signal_name)))
+        return
     supervisor.ops.stop("head", f"{signal_name} received", aborted=True)

@@ -6,6 +6,8 @@ many decode replicas it has. Whoever removes replicas, and the barrier, therefor
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from harness.head.live import Live
@@ -27,11 +29,14 @@ def without_ready(roster: Roster) -> list[str]:
     return [role for role in roles_of(roster) if not ready_of(roster, role)]
 
 
-def last_of_role(roster: Roster, replica: Replica) -> str:
-    """Why this replica should stay, in words; "" when others of its role are READY."""
-    if replica.role not in states.STANDS_STILL or replica.state != states.READY or ready_of(roster, replica.role) > 1:
-        return ""
-    return f"{replica.slot} is the last READY {replica.role} replica: {states.STANDS_STILL[replica.role]}"
+def last_of_role(roster: Roster, going: Sequence[Replica]) -> str:
+    """Why these replicas should stay, in words; "" when others of their roles are READY."""
+    for role in {replica.role for replica in going if replica.state == states.READY} & set(states.STANDS_STILL):
+        ready = [replica for replica in going if replica.role == role and replica.state == states.READY]
+        if ready_of(roster, role) == len(ready):
+            which = ready[0].slot + (f" with {len(ready) - 1} more" if len(ready) > 1 else "")
+            return f"{which} is the last READY {role} replica: {states.STANDS_STILL[role]}"
+    return ""
 
 
 def views(roster: Roster, live: Live) -> list[RoleView]:

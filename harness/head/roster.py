@@ -73,6 +73,7 @@ class Replica:
             host=about.host if about else "",
             pid=about.pid if about else 0,
             pod=about.pod if about else "",
+            node_name=about.node_name if about else "",
             engine=about.engine if about else "",
             synthetic=about.synthetic if about else False,
             args_hash=about.args_hash if about else "",

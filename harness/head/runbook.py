@@ -58,9 +58,7 @@ class RunBook:
         self.epoch = 1 + max((life.epoch for life in self.run.head_epochs), default=0)
         self.resumed = self.epoch > 1
         self.run.head_epochs.append(HeadEpoch(self.epoch, os.getpid(), time.time()))
-        default = f"tcp://{spec.cluster.bind}:0"
-        self.control_address = str(before.get("control", default))
-        self.telemetry_address = str(before.get("telemetry", default))
+        self.control_address, self.telemetry_address = _addresses(spec, before)
         write_run(folder.path, self.run)
         self._reserve = folder.reserve
         self._reserve.write_bytes(bytes(_RESERVE))
@@ -131,6 +129,15 @@ class RunBook:
 
     def close_left_open(self, reason: str) -> None:
         end_open_attempts(self.run, "CRASHED", reason)
+
+
+def _addresses(spec: RunSpec, before: dict[str, Any]) -> tuple[str, str]:
+    """Where to listen: in a pod on the ports of the spec, else on free ones, and after a restart on the same again."""
+    host, kube = spec.cluster.listen, spec.cluster.kubernetes
+    if spec.cluster.kind == "kubernetes":
+        return f"tcp://{host}:{kube.control_port}", f"tcp://{host}:{kube.telemetry_port}"
+    free = f"tcp://{host}:0"
+    return str(before.get("control", free)), str(before.get("telemetry", free))
 
 
 def _head_json(folder: RunFolder) -> dict[str, Any]:

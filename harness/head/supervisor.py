@@ -14,8 +14,8 @@ import math
 import os
 import time
 
-from harness.cluster.base import Cluster, Place
-from harness.cluster.local import LocalCluster
+from harness.cluster.base import ClusterError
+from harness.cluster.choose import cluster_of
 from harness.engines import registry
 from harness.head import barrier as barriers
 from harness.head.acts import Acts
@@ -27,6 +27,7 @@ from harness.head.inquiries import Inquiries
 from harness.head.journal import Journal
 from harness.head.live import Live
 from harness.head.operations import Operations, Stop, Wanted
+from harness.head.placement import Placement
 from harness.head.results import conclude, measure_left_open
 from harness.head.roster import Replica, Roster
 from harness.head.runbook import RunBook
@@ -72,10 +73,10 @@ class Supervisor:
             clock=time.monotonic,
             on_beat=self.duty.observe,
         )
-        self.drains = Drains(self.roster, time.monotonic, self._recycle, self._evict, {}, set())
+        self.placement = Placement(self, cluster_of(folder, spec), self._loop.call_later)
+        self.drains = Drains(self.roster, time.monotonic, self._recycle, self.placement.evict, {}, set())
         self.ops = Operations(self, spec)
-        self.acts = Acts(self.ops, self.roster, self.drains, self.journal, spec, time.monotonic)
-        self.cluster: Cluster = LocalCluster(folder, spec)
+        self.acts = Acts(self.ops, self.roster, self.drains, self.journal, spec, time.monotonic, self.placement)
         self.attempt: Attempt | None = None
         self.barrier: barriers.BarrierView | None = None
         self.telemetry = Telemetry(self)
@@ -83,7 +84,6 @@ class Supervisor:
         self._second = 0
         self._swept_s = time.monotonic()
         self._flushing: asyncio.Task[None] | None = None
-        self._evictions: dict[str, int] = {}
 
     # --- the life of a run -------------------------------------------------------------------------------
 
@@ -104,7 +104,10 @@ class Supervisor:
         self.journal.note("head.start", why=f"epoch {self.book.epoch}, process {os.getpid()}", epoch=self.book.epoch)
         before = await self._take_up() if self.book.resumed else Before()
         self.book.listen(self.server.endpoint, self.server.telemetry)
-        self.cluster.start(Place(self.server.endpoint))
+        try:
+            self.placement.start(self.server.endpoint, before.wanted_nodes)
+        except ClusterError as error:
+            return self._end(states.FAILED, "CRASHED", [str(error)])
         self._to_phase(states.REGISTERING, "workers placed")
         refused = await self._wait_at_barrier()
         if refused is not None:
@@ -148,7 +151,7 @@ class Supervisor:
                 self.roster,
                 self.spec.fleet.barrier,
                 waited_s=time.monotonic() - began,
-                why_no_node=self._why_no_node,
+                why_no_node=self.placement.why_no_node,
             )
             self.barrier = view
             if self.ops.stopping is not None:
@@ -245,12 +248,21 @@ class Supervisor:
         self._to_phase(phase, "; ".join(reasons) or verdict)
         return phase
 
+    async def hand_over(self, why: str) -> None:
+        """Write down all that is known, for a head that continues the run; the running attempt is lost."""
+        self.journal.note("head.hand_over", why=why, level="warn")
+        if self.attempt is not None:
+            self.attempt.kill()
+        await self._flush(final=True)
+        self.book.save()
+
     async def _close(self, ticker: asyncio.Task[None]) -> None:
         """Fleet first, then the last words: a console sees the end before the sockets close."""
         self.workers.ending = True
         self.workers.to_all(control.StopWorker(f"run {self.phase}"))
         await asyncio.sleep(0.05)
-        await asyncio.to_thread(self.cluster.stop, 8.0)
+        await asyncio.to_thread(self.placement.stop, 8.0)
+        self.placement.close()
         ticker.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await ticker
@@ -260,6 +272,8 @@ class Supervisor:
         self.telemetry.publish_snapshot(time.monotonic())
         self.telemetry.publish_roster()
         await asyncio.sleep(0.3)
+        if self.spec.cluster.kind == "kubernetes":
+            await self.inquiries.until_record_taken(self.spec.cluster.kubernetes.keep_record_s, self.server.poke)
         self.inquiries.close()
         self.server.close()
         self._context.destroy(linger=500)
@@ -281,6 +295,7 @@ class Supervisor:
     def _tick(self, now: float) -> None:
         self.server.poke()
         self.drains.tick()
+        self.placement.tick()
         self.ops.tick()
         new_second = math.floor(now) != self._second
         if new_second:
@@ -302,13 +317,8 @@ class Supervisor:
         for replica in self.roster.sweep(late):
             # Its process may hang (a stopped one never ends by itself): have it ended and replaced.
             self.workers.command(replica, control.RecycleSlot(replica.slot, replica.incarnation, replica.reason))
-        for event in [] if self.workers.ending else self.cluster.poll(now):
-            level = "info" if event.kind == "started" else "error"
-            retry = f"; starts again in {event.retry_in_s:g} s" if event.retry_in_s is not None else ""
-            why = f"{event.reason}{retry}" if event.reason else f"process {event.pid}"
-            self.journal.note(f"worker.{event.kind}", subject=event.worker, why=why, level=level)
-            if event.kind in ("exited", "gave_up"):
-                self.workers.worker_gone(event.nodes, event.reason)
+        self.placement.each_second(now)
+        self.telemetry.publish_cluster()
         if self.attempt is not None:
             self.attempt.check()
             self._keep_totals(self.attempt)
@@ -364,7 +374,7 @@ class Supervisor:
             if role == "operator":
                 self.acts.seen(message.operator)
             self.server.send(peer, self.telemetry.state(message, role))
-        elif isinstance(message, inquiry.GetSla | inquiry.GetReplica | inquiry.GetLogs):
+        elif isinstance(message, inquiry.Question):
             self.inquiries.ask(peer, message)
         else:
             self.workers.handle(peer, message)
@@ -458,27 +468,8 @@ class Supervisor:
         self.roster.move(replica, states.LOST, f"recycled: {why}")
         self.workers.command(replica, control.RecycleSlot(replica.slot, replica.incarnation, why))
 
-    def _evict(self, replica: Replica, who: str, why: str) -> None:
-        """Its samples go back at once; its replacement starts after a delay that doubles each time, as on a cluster."""
-        self.roster.move(replica, states.EVICTED, why, who)
-        self.workers.stopped_slots.add(replica.slot)  # also for a worker that restarts meanwhile
-        self.workers.command(replica, control.StopSlot(replica.slot, replica.incarnation, f"evicted: {why}"))
-        times = self._evictions[replica.slot] = self._evictions.get(replica.slot, 0) + 1
-        fleet = self.spec.fleet
-        delay = min(fleet.restart_backoff_s * 2 ** (times - 1), fleet.restart_backoff_max_s)
-        self._loop.call_later(delay, self.start_slot, replica)
-
     def start_slot(self, replica: Replica) -> None:
-        if self.workers.ending:
-            return
-        self.workers.stopped_slots.discard(replica.slot)
-        self.workers.command(replica, control.StartSlot(replica.slot))
-
-    def _why_no_node(self, node: int) -> str:
-        worker = self.workers.of_node(node)
-        if worker is not None:
-            return f"worker {worker.name} is registered, no REGISTER from this replica yet"
-        return self.cluster.why_missing(node)
+        self.placement.start_slot(replica)
 
     @property
     def attempt_running(self) -> bool:

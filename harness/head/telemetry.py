@@ -12,6 +12,7 @@ from harness.head.control_server import ControlServer
 from harness.head.journal import Journal
 from harness.head.live import Live
 from harness.head.operations import Operations
+from harness.head.placement import Placement
 from harness.head.roster import Replica, Roster
 from harness.head.runbook import RunBook
 from harness.head.snapshot import SnapshotBuilder, View
@@ -19,6 +20,7 @@ from harness.head.stragglers import StragglerDuty
 from harness.records.layout import RunFolder
 from harness.spec import RunSpec
 from harness.wire import control
+from harness.wire.clusterview import ClusterView
 
 
 class Head(Protocol):
@@ -34,6 +36,7 @@ class Head(Protocol):
     duty: StragglerDuty
     ops: Operations
     acts: Acts
+    placement: Placement
     attempt: Attempt | None
     barrier: BarrierView | None
     phase: str
@@ -47,6 +50,7 @@ class Telemetry:
         self._builder = SnapshotBuilder(head.roster, head.live)
         self._sequence = 0
         self._roster_told = 0
+        self._cluster_told: ClusterView | None = None
         self._cpu = (time.monotonic(), time.process_time(), 0.0)
         self._cpu_percent = (0.0, 0.0)
 
@@ -98,6 +102,13 @@ class Telemetry:
         changed = self._slot_infos(roster.take_changed())
         self._head.server.publish(control.RosterNews(roster.version, changed, self._attempts()))
 
+    def publish_cluster(self) -> None:
+        """What is seen of pods and nodes, if that has changed."""
+        view = self._head.placement.view()
+        if view is not None and view is not self._cluster_told:
+            self._cluster_told = view
+            self._head.server.publish(view)
+
     def state(self, request: control.GetState, role: str) -> control.RunState:
         head = self._head
         tail = list(head.journal.tail)[-request.journal_tail :] if request.journal_tail > 0 else []
@@ -119,6 +130,7 @@ class Telemetry:
             telemetry=head.server.telemetry,
             synthetic=head.synthetic,
             head_versions=head.book.run.versions,
+            cluster=head.placement.view(),
         )
 
     def _attempts(self) -> list[control.AttemptInfo]:

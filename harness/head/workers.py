@@ -154,6 +154,7 @@ class Workers:
     def worker_gone(self, nodes: tuple[int, ...], reason: str) -> None:
         """The cluster says that the process is gone: no need to wait for leases."""
         gone = set(nodes)
+        self.workers = {name: worker for name, worker in self.workers.items() if not gone.issuperset(worker.nodes)}
         for replica in self._roster.replicas:
             if replica.node in gone and replica.alive:
                 self._roster.move(replica, states.LOST, reason)

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from harness.wire.clusterview import ClusterView
 from harness.wire.frames import Codec
 from harness.wire.inquiry import Answer, Question
 
@@ -202,9 +203,10 @@ class GetState(_Message):
 class Command(_Message):
     """An operator's act. Repeats with the same request id are answered, not run again.
 
-    Names and arguments: set_rate{qps,ramp_s?} · drain{slot,incarnation} · recycle{slot,incarnation} · evict{slot,incarnation}
-    · readmit{slot} · waive{slot} · start_attempt{kind?,qps?} · abort · stop · pause · resume · set_policy{policy}
-    · take_control · release_control. `incarnation` may be a prefix; empty means "the current one".
+    Names and arguments: set_rate{qps,ramp_s?} · drain{slot,incarnation} · recycle{slot,incarnation}
+    · evict{slot,incarnation,deadline_s?,force?,cordon?} · readmit{slot} · waive{slot} · start_attempt{kind?,qps?} · abort · stop
+    · pause · resume · set_policy{policy} · scale{nodes} · take_control · release_control. `incarnation` may be a prefix; empty
+    means "the current one". On a cluster `evict` takes the slot's whole pod, with every replica in it.
     """
 
     request_id: str
@@ -252,6 +254,7 @@ class SlotInfo(msgspec.Struct, omit_defaults=True):
     host: str = ""
     pid: int = 0
     pod: str = ""
+    node_name: str = ""  # the Kubernetes node
     engine: str = ""
     synthetic: bool = False
     args_hash: str = ""
@@ -302,6 +305,7 @@ class RunState(_Message):
     telemetry: str  # PUB endpoint
     synthetic: bool
     head_versions: dict[str, str] = {}
+    cluster: ClusterView | None = None  # None: workers are processes of the head's machine
 
 
 class FleetSeries(msgspec.Struct):
@@ -456,7 +460,7 @@ INT_COLUMNS = ("outstanding", "running", "waiting", "restarts")
 ToHead = RegisterWorker | WorkerBeat | ReplicaExited | ReplicaStarting | Register | Heartbeat | GetState | Command | Question
 ToWorker = WorkerPlan | Rejected | Unknown | BeatAck | RecycleSlot | StopSlot | StartSlot | StopWorker
 ToReplica = Ack | Rejected | Unknown | BeatAck | DataEndpoint | DataClosed
-ToConsole = RunState | CommandReply | Rejected | FleetSnapshot | JournalNews | RosterNews | Answer
+ToConsole = RunState | CommandReply | Rejected | FleetSnapshot | JournalNews | RosterNews | ClusterView | Answer
 
 TO_HEAD: Codec[ToHead] = Codec(ToHead)
 TO_WORKER: Codec[ToWorker] = Codec(ToWorker)

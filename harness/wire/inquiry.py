@@ -127,5 +127,73 @@ class LogLines(_Message):
     problem: str = ""
 
 
-Question = GetSla | GetReplica | GetLogs
-Answer = SlaDetail | ReplicaDetail | LogLines
+# --- the cluster's word --------------------------------------------------------------------------------------
+
+
+class GetDescription(_Message):
+    """All that is known of the pod behind a slot: its containers, conditions, events, and its node."""
+
+    request_id: str
+    slot: str
+
+
+class Description(_Message):
+    request_id: str
+    slot: str
+    lines: list[str] = []
+    problem: str = ""
+
+
+# --- the record, for whoever keeps a copy of it elsewhere ----------------------------------------------------
+
+
+class GetFiles(_Message):
+    """What the run's folder holds: all but keys, lock and what belongs to the head's own machine."""
+
+    request_id: str
+
+
+class FileInfo(msgspec.Struct):
+    path: str  # within the run's folder, with /
+    size: int
+    written_ns: int
+
+
+class Files(_Message):
+    """`ended`: the record is complete, nothing is written to it any more."""
+
+    request_id: str
+    files: list[FileInfo]
+    ended: bool = False
+    problem: str = ""
+
+
+class GetPart(_Message):
+    request_id: str
+    path: str
+    offset: int
+    length: int  # at most PART_BYTES
+
+
+class Part(_Message):
+    """`size` and `written_ns` as they were when these bytes were read: another pair means that the file was replaced."""
+
+    request_id: str
+    path: str
+    offset: int
+    data: bytes = b""
+    size: int = 0
+    written_ns: int = 0
+    problem: str = ""
+
+
+class RecordTaken(_Message):
+    """An ended head need not wait any longer: a whole copy is kept elsewhere. Answered with Files."""
+
+    request_id: str
+
+
+PART_BYTES = 1 << 20
+
+Question = GetSla | GetReplica | GetLogs | GetDescription | GetFiles | GetPart | RecordTaken
+Answer = SlaDetail | ReplicaDetail | LogLines | Description | Files | Part

@@ -166,6 +166,11 @@ class Agent:
         if self._stopping and all(carrier.process is None for carrier in self._carriers):
             self._all_gone.set()
 
+    @property
+    def log_paths(self) -> list[Path]:
+        """Of all that it carries or has carried."""
+        return [carrier.log_path for carrier in self._carriers]
+
     def keep_logs_bounded(self) -> None:
         for carrier in self._carriers:
             if carrier.process is not None:

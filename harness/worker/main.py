@@ -33,32 +33,65 @@ from harness.wire.keys import KeyProblem, load_client_keys
 from harness.wire.pump import Pump
 from harness.worker.agent import LOG_CHECK_S, Agent
 from harness.worker.backoff import full_jitter, jittered
+from harness.worker.echo import LogEcho
 from harness.worker.hearing import Hearing
 from harness.worker.surroundings import Maker
 from harness.worker.versions import own_versions
 
 EXIT_OK, EXIT_REFUSED, EXIT_ORPHANED = 0, 2, 3
+EXIT_AGAIN = 88
 REPLICA_COMMAND = (sys.executable, "-m", "harness.worker.replica")
 
 log = logging.getLogger("paceline.worker")
 
 
 def run_worker(
-    *, head: str, keys: Path, nodes: list[int], name: str, logs: Path, replica_command: Sequence[str] = REPLICA_COMMAND
+    *,
+    head: str,
+    keys: Path,
+    nodes: list[int],
+    name: str,
+    logs: Path,
+    replica_command: Sequence[str] = REPLICA_COMMAND,
+    echo_logs: bool = False,
+    ready_file: Path | None = None,
 ) -> int:
-    """Blocks until the worker ends. 0: stopped as asked; 2: refused or unusable keys; 3: no head for `fleet.orphan_s`."""
+    """Blocks until the worker ends. 0: stopped by the head; 128 and more: by a signal; 2: refused or unusable keys;
+    3: no head for `fleet.orphan_s`; 88: it failed itself, and another try in the same place may help.
+
+    `echo_logs`: replicas' lines also on the worker's own output; `ready_file`: is there while the head knows the worker.
+    """
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(name)s %(levelname)s %(message)s")
     try:
-        return asyncio.run(_Worker(head, keys, nodes, name, logs, replica_command).run())
+        echo = LogEcho(_print) if echo_logs else None
+        return asyncio.run(_Worker(head, keys, nodes, name, logs, replica_command, echo, ready_file).run())
     except KeyProblem as problem:
         log.error("%s", problem)
         return EXIT_REFUSED
+    except Exception:
+        log.exception("the worker failed")
+        return EXIT_AGAIN
+
+
+def _print(line: str) -> None:
+    sys.stdout.write(line)
+    sys.stdout.flush()
 
 
 class _Worker:
-    def __init__(self, head: str, keys: Path, nodes: list[int], name: str, logs: Path, replica_command: Sequence[str]) -> None:
+    def __init__(
+        self,
+        head: str,
+        keys: Path,
+        nodes: list[int],
+        name: str,
+        logs: Path,
+        replica_command: Sequence[str],
+        echo: LogEcho | None,
+        ready_file: Path | None,
+    ) -> None:
         self._head, self._keys_folder, self._nodes, self._name, self._logs = head, keys, nodes, name, logs
-        self._command = replica_command
+        self._command, self._echo, self._ready_file = replica_command, echo, ready_file
         self._keys = load_client_keys(keys, "worker")
         self._incarnation = uuid.uuid4().hex[:12]
         self._rng = random.Random()
@@ -86,7 +119,8 @@ class _Worker:
             report=self._send,
         )
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._finish, EXIT_OK, f"worker got {number.name}")
+            # As a shell would say it: an evicted pod whose worker exits with 0 counts as done and gets no successor.
+            loop.add_signal_handler(number, self._finish, 128 + number, f"worker got {number.name}")
         loop.add_signal_handler(signal.SIGCHLD, self._agent.check)
         tasks = [loop.create_task(job()) for job in (self._register, self._beat, self._watch_for_orphanage, self._watch_logs)]
         for task in tasks:
@@ -99,7 +133,9 @@ class _Worker:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+            self._tell_ready(False)
             await self._agent.shut_down("the worker ends")
+            self._copy_logs()
             self._pump.close()
             context.term()
         return code
@@ -152,9 +188,27 @@ class _Worker:
         while True:
             await asyncio.sleep(LOG_CHECK_S)
             try:
+                self._copy_logs()
                 self._agent.keep_logs_bounded()
             except OSError as error:
                 log.warning("a replica's log cannot be kept bounded: %s", error)
+
+    def _copy_logs(self) -> None:
+        if self._echo is not None:
+            self._echo.look(self._agent.log_paths)
+
+    def _tell_ready(self, ready: bool) -> None:
+        """For whoever probes the worker from outside."""
+        if self._ready_file is None:
+            return
+        try:
+            if ready:
+                self._ready_file.parent.mkdir(parents=True, exist_ok=True)
+                self._ready_file.touch()
+            else:
+                self._ready_file.unlink(missing_ok=True)
+        except OSError as error:
+            log.warning("%s cannot be kept: %s", self._ready_file, error.strerror or error)
 
     # --- from the head ----------------------------------------------------------------------------------------
 
@@ -198,9 +252,11 @@ class _Worker:
         self._epoch = plan.head_epoch
         self._unregistered.clear()
         self._registered.set()
+        self._tell_ready(True)
 
     def _register_again(self, why: str) -> None:
         if self._registered.is_set():
             log.info("registering again: %s", why)
             self._registered.clear()
             self._unregistered.set()
+            self._tell_ready(False)

@@ -62,6 +62,14 @@ def split() -> ScriptedFleet:
     return ScriptedFleet(nodes=8, gpus=9, roles="5P4D")
 
 
+def on_a_cluster() -> ScriptedFleet:
+    return ScriptedFleet(on_cluster=True)
+
+
+def pods_pending() -> ScriptedFleet:
+    return ScriptedFleet(phase="WARMING", at_s=0.0, on_cluster=True)
+
+
 def exploring() -> ScriptedFleet:
     return ScriptedFleet(kind="explore")
 
@@ -82,6 +90,11 @@ SHOTS = (
     Shot("replay", ("5", "end", "R", "?REPLAY", "1", *["full_stop"] * 4), fleet=None, until="00:42/"),
     Shot("roles", fleet=split),
     Shot("evict", ("e",)),
+    Shot("pods-pending", fleet=pods_pending, sizes=SIZES[1:]),
+    Shot("pods", ("2",), fleet=on_a_cluster, sizes=SIZES[1:]),
+    Shot("pod-nodes", ("2", "n"), fleet=on_a_cluster, sizes=SIZES[1:]),
+    Shot("pod-replica", ("enter",), fleet=on_a_cluster, sizes=SIZES[1:2]),
+    Shot("pod-evict", ("e",), fleet=on_a_cluster, sizes=SIZES[1:2]),
     Shot("rate", ("equals_sign",), fleet=exploring),
     Shot("command", (":", *"evi"), sizes=SIZES[1:]),
     Shot("help", ("question_mark",), sizes=SIZES[1:]),

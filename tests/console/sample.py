@@ -1,4 +1,4 @@
-"""Opens the console on SAMPLE DATA, for pictures: `python tests/console/sample.py [barrier|explore|verdict|draining|roles|…]`."""
+"""Opens the console on SAMPLE DATA, for pictures: `python tests/console/sample.py [barrier|cluster|pending|blind|explore|…]`."""
 
 from __future__ import annotations
 
@@ -15,10 +15,13 @@ THEMES = {"light": "paceline-light", "high-contrast": "high-contrast"}
 
 def sample_fleet(kind: str = "") -> ScriptedFleet:
     nodes, gpus = SHAPES.get(kind, (64, 8))
-    if kind == "barrier":
-        return ScriptedFleet(phase="WARMING", at_s=0.0)
+    if kind in ("barrier", "pending"):
+        return ScriptedFleet(phase="WARMING", at_s=0.0, on_cluster=kind == "pending")
     roles = "5P4D" if kind == "roles" else ""
-    fleet = ScriptedFleet(nodes=nodes, gpus=gpus, kind="explore" if kind == "explore" else "performance", roles=roles)
+    load = "explore" if kind == "explore" else "performance"
+    fleet = ScriptedFleet(nodes=nodes, gpus=gpus, kind=load, roles=roles, on_cluster=kind in ("cluster", "blind"))
+    if kind == "blind" and fleet.cluster is not None:
+        fleet.cluster.problem, fleet.cluster.seen_s = "the API server does not answer (connection refused)", 42.0
     if kind == "verdict":
         fleet.earlier = [AttemptInfo(1, "performance", "Server", 144.0, 1, verdict="SUPERSEDED", state="ENDED", acts=1)]
         fleet.phase, fleet.verdict = "DONE", "INVALID"

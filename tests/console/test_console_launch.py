@@ -152,8 +152,7 @@ def test_a_file_that_was_started_is_offered_again_newest_first(tmp_path: Path) -
 
 def test_each_check_says_what_to_do_when_it_fails(tmp_path: Path) -> None:
     spec = load_spec("demo")
-    moved = spec.model_copy(update={"cluster": spec.cluster.model_copy(update={"kind": "kubernetes"})})
-    assert preflight.cluster(spec).ok
+    assert preflight.cluster().ok
     assert preflight.fleet(spec, usable=64).ok
     assert preflight.open_files(spec, hard=100_000).ok
     assert preflight.memory(spec, available_mb=50_000).ok
@@ -161,7 +160,7 @@ def test_each_check_says_what_to_do_when_it_fails(tmp_path: Path) -> None:
     unbound = spec.model_copy(update={"cluster": spec.cluster.model_copy(update={"bind": "203.0.113.7"})})
     short = spec.model_copy(update={"record": spec.record.model_copy(update={"dir": str(tmp_path), "min_free_gb": 1e9})})
     failures = [
-        preflight.cluster(moved), preflight.open_files(spec, hard=100), preflight.memory(spec, available_mb=10),
+        preflight.open_files(spec, hard=100), preflight.memory(spec, available_mb=10),
         preflight.ports(unbound), preflight.runs_folder(short),
     ]  # fmt: skip
     for check in failures:
@@ -170,6 +169,18 @@ def test_each_check_says_what_to_do_when_it_fails(tmp_path: Path) -> None:
         assert check.fix
     assert preflight.fleet(load_spec("gpt-oss-120b-server"), usable=2).ok is None
     assert preflight.source("http://127.0.0.1:9").ok is None
+
+
+def test_a_run_on_a_cluster_is_checked_there_and_not_against_the_cores_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KUBECONFIG", "/nowhere/kubeconfig")
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    probes = {probe.name: probe for probe in preflight.probes(load_spec("demo", ["cluster.kind=kubernetes"]))}
+    assert {"namespace", "rights", "claims", "objects", "capacity", "quota", "images", "dataset", "keys"} <= set(probes)
+    assert not {"fleet", "memory", "open files", "ports", "engine"} & set(probes)
+    reached = probes["cluster"].answer()
+    assert reached.ok is False
+    assert "/nowhere/kubeconfig" in reached.detail
+    assert probes["rights"].answer().ok is None  # said once, not for all that hangs on it
 
 
 def test_the_demo_goes_well_on_two_cores_and_not_on_one() -> None:

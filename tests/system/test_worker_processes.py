@@ -235,11 +235,13 @@ def test_a_worker_with_an_unknown_key_never_registers_and_still_ends_on_sigterm(
     head.serve(1)
     assert not head.messages
     worker.signal(signal.SIGTERM)
-    assert worker.process.wait(5) == 0
+    assert worker.process.wait(5) == 143
 
 
-@pytest.mark.parametrize("how", ["SIGTERM", "StopWorker"])
-def test_a_worker_that_is_told_to_stop_ends_its_replicas_and_exits_with_zero(make_head: MakeHead, how: str) -> None:
+@pytest.mark.parametrize(("how", "status"), [("SIGTERM", 143), ("StopWorker", 0)])
+def test_a_worker_that_is_told_to_stop_ends_its_replicas_and_only_its_heads_word_is_success(
+    make_head: MakeHead, how: str, status: int
+) -> None:
     head = make_head(spec_of(1, nodes=1, replicas_per_node=2))
     worker = head.start_worker([0], "w0")
     head.wait_ready(2)
@@ -249,7 +251,7 @@ def test_a_worker_that_is_told_to_stop_ends_its_replicas_and_exits_with_zero(mak
     else:
         head.say("w0", control.StopWorker("test"))
     head.wait("the worker's end", lambda: worker.process.poll() is not None, 5)
-    assert worker.process.returncode == 0
+    assert worker.process.returncode == status
     assert not any(map(alive, pids))
 
 

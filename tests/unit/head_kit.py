@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from harness.cluster.base import ClusterError, Removal
 from harness.head.roster import Replica, Roster
 from harness.spec import RunSpec
 from harness.wire.control import Register, ReplicaBeat
@@ -30,6 +31,27 @@ class Clock:
 def a_spec(nodes: int = 2, replicas_per_node: int = 2, **tables: dict[str, Any]) -> RunSpec:
     fleet = {"nodes": nodes, "replicas_per_node": replicas_per_node, "lease_s": LEASE_S, **tables.pop("fleet", {})}
     return RunSpec.model_validate({"fleet": fleet, **tables})
+
+
+class EachAlone:
+    """Workers that are processes: a replica goes without its fellows."""
+
+    whole_nodes = False
+
+    def going_with(self, replica: Replica) -> list[Replica]:
+        return [replica]
+
+    def removal(self, replica: Replica) -> Removal:
+        return Removal()
+
+    def leave(self, node: int, who: str, why: str, *, cordon: bool) -> None:
+        raise AssertionError("no node leaves")
+
+    def stay(self, node: int) -> bool:
+        return False
+
+    def scale(self, nodes: int, who: str, why: str) -> str:
+        raise ClusterError("a fleet of processes keeps its size")
 
 
 @dataclass

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from head_kit import Clock, Fleet, a_spec
+from head_kit import Clock, EachAlone, Fleet, a_spec
 
 from harness.head.acts import Acts, Refused
 from harness.head.drains import Drains
@@ -74,7 +74,7 @@ class Desk:
         self.gone: list[tuple[str, str]] = []
         self.journal = Journal(JournalWriter(folder / "journal.jsonl"), lambda entry: None, self.clock.unix)
         self.drains = Drains(self.fleet.roster, self.clock, self._recycle, self._evict, {}, set())
-        self.acts = Acts(self.head, self.fleet.roster, self.drains, self.journal, spec, self.clock)
+        self.acts = Acts(self.head, self.fleet.roster, self.drains, self.journal, spec, self.clock, EachAlone())
         self._requests = 0
 
     def _recycle(self, replica: Replica, why: str) -> None:

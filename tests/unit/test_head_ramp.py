@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from head_kit import Clock, Fleet, a_spec
+from head_kit import Clock, EachAlone, Fleet, a_spec
 
 from harness.head.acts import Acts
 from harness.head.drains import Drains
@@ -57,7 +57,7 @@ class Head:
         self.journal = Journal(JournalWriter(folder / "journal.jsonl"), lambda entry: None, self.clock.unix)
         self.ops = Operations(self, self.spec, self.clock)  # type: ignore[arg-type]
         drains = Drains(fleet.roster, self.clock, lambda *_: None, lambda *_: None, {}, set())
-        self.acts = Acts(self.ops, fleet.roster, drains, self.journal, self.spec, self.clock)
+        self.acts = Acts(self.ops, fleet.roster, drains, self.journal, self.spec, self.clock, EachAlone())
         self.ops.wanted = None
         self.ops.begin(20.0)
         self.attempt: Any = AnAttempt(self.spec)

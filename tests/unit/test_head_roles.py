@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from head_kit import Fleet, a_spec
+from head_kit import EachAlone, Fleet, a_spec
 
 from harness.head import roles
 from harness.head.acts import Acts
@@ -46,7 +46,7 @@ class Desk:
         journal = Journal(JournalWriter(folder / "journal.jsonl"), lambda entry: None, self.fleet.clock.unix)
         roster = self.fleet.roster
         drains = Drains(roster, self.fleet.clock, self._recycle, self._evict, {}, set())
-        self.acts = Acts(run, roster, drains, journal, spec, self.fleet.clock)
+        self.acts = Acts(run, roster, drains, journal, spec, self.fleet.clock, EachAlone())
 
     def _recycle(self, replica: Any, why: str) -> None:
         self.fleet.roster.move(replica, states.LOST, why)
@@ -96,7 +96,7 @@ def test_the_policy_meets_the_same_guard(tmp_path: Path) -> None:
 def test_a_fleet_that_is_not_split_has_no_last_of_a_role() -> None:
     fleet = Fleet(a_spec(1, 1))
     fleet.ready()
-    assert roles.last_of_role(fleet.roster, fleet[0]) == ""
+    assert roles.last_of_role(fleet.roster, [fleet[0]]) == ""
     assert roles.roles_of(fleet.roster) == roles.without_ready(fleet.roster) == []
     assert roles.views(fleet.roster, Live(fleet.spec, 1)) == []
 

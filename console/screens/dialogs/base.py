@@ -34,6 +34,7 @@ class Answer:
     ramp_s: float | None = None
     deadline_s: float | None = None
     force: bool = False
+    cordon: bool = False
 
 
 class Dialog(ModalScreen[Answer | None]):

@@ -97,6 +97,8 @@ class Tick(Widget, can_focus=True):
             self.refresh()
 
     def render(self) -> Content:
+        if self.disabled:
+            return Content.styled(f"[-] {self._text}", "$ink-faint")
         style = "$primary bold" if self.has_focus else "$foreground"
         return Content.assemble(("[x] " if self.on else "[ ] ", style), (self._text, "$warning"))
 

@@ -22,7 +22,8 @@ _MODES = (
 
 class AskRemoval(ConfirmAct):
     """`deadline_s`: what a drain may take unless said otherwise (None: this act has no deadline); `guard`: what the head's
-    guards say against it, empty when nothing. Only then is there something to force."""
+    guards say against it, empty when nothing. Only then is there something to force. `cordon`: what cordoning would mean, and
+    why it cannot be done; None where there is no node to cordon."""
 
     def __init__(
         self,
@@ -34,8 +35,10 @@ class AskRemoval(ConfirmAct):
         guard: Callable[[], str],
         deadline_s: float | None = None,
         modes: bool = False,
+        cordon: Callable[[], tuple[str, str]] | None = None,
     ) -> None:
         super().__init__(title, facts, yes, danger=danger)
+        self._cordon = cordon
         self._guard, self._deadline_s, self._modes = guard, deadline_s, modes
 
     def fields(self) -> ComposeResult:
@@ -45,16 +48,31 @@ class AskRemoval(ConfirmAct):
             yield from self.field(
                 "deadline", Input(f"{self._deadline_s:g}", id="deadline", compact=True, max_length=8), "seconds"
             )
-        with Horizontal(classes="fact", id="force-row"):
+        if self._cordon is not None:
+            with Horizontal(classes="fact tick-row"):
+                yield Tick("", id="cordon")
+        with Horizontal(classes="fact tick-row", id="force-row"):
             yield Tick("", id="force")
         yield from self.field("reason", reason_box())
 
     def on_mount(self) -> None:
         super().on_mount()
-        self._offer_force()
+        self.judge_again()
 
     def judge_again(self) -> None:
         self._offer_force()
+        self._offer_cordon()
+
+    def _offer_cordon(self) -> None:
+        """A right that is missing is said; nothing is offered that would be refused."""
+        if self._cordon is None:
+            return
+        tick, (label, why_not) = self.query_one("#cordon", Tick), self._cordon()
+        tick.tell(f"{label}: not possible, {why_not}" if why_not else label)
+        if tick.disabled is not bool(why_not):
+            tick.disabled = bool(why_not)
+        if why_not:
+            tick.on = False
 
     def _offer_force(self) -> None:
         objection, tick = self._guard(), self.query_one("#force", Tick)
@@ -96,4 +114,5 @@ class AskRemoval(ConfirmAct):
         elif self._deadline_s is not None:
             typed = parse_seconds(self.typed("deadline"), _LONGEST_S)
             seconds = typed if typed != self._deadline_s else None
-        return Answer(reason=self.typed("reason"), deadline_s=seconds, force=self.query_one("#force", Tick).on)
+        cordon = self._cordon is not None and self.query_one("#cordon", Tick).on
+        return Answer(reason=self.typed("reason"), deadline_s=seconds, force=self.query_one("#force", Tick).on, cordon=cordon)

@@ -90,6 +90,8 @@ def _check_model(spec: RunSpec) -> None:
     if not path:
         raise ArgumentError("model.path: the vllm engine loads a model; give the folder with its config.json and weights")
     file = Path(path).expanduser() / "config.json"
+    if spec.cluster.kind == "kubernetes" and not Path(spec.cluster.kubernetes.model_mount).is_dir():
+        return  # the volume with the weights is mounted in the workers' pods alone; they look again
     if not file.is_file():
         raise ArgumentError(f"model.path = {path!r}: no folder with a config.json")
     try:

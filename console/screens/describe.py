@@ -1,0 +1,113 @@
+"""All that the head knows of the pod behind a replica, as lines that scroll: asked for again while it is open."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Sequence
+from typing import ClassVar, Final, cast
+
+from textual.app import ComposeResult
+from textual.binding import Binding
+from textual.containers import Vertical, VerticalScroll
+from textual.content import Content
+from textual.screen import ModalScreen
+from textual.widgets import Static
+
+from console.screens.base import ConsoleApp
+from console.store.fleet import FleetStore
+from console.widgets import pods
+from harness.wire.inquiry import Description, GetDescription
+
+ASK_EVERY_S: Final = 5.0
+_ALARMING: Final = ("Warning", "Failed", "OOMKilled", "BackOff", "NotReady", "Unschedulable", "Evicted")
+
+
+class DescribeScreen(ModalScreen[None]):
+    BINDINGS: ClassVar = [
+        Binding("escape,D,q", "close", "Close", show=False),
+        Binding("down,j", "scroll('down')", "Down", show=False),
+        Binding("up,k", "scroll('up')", "Up", show=False),
+        Binding("pagedown,space", "scroll('page_down')", "Page down", show=False),
+        Binding("pageup", "scroll('page_up')", "Page up", show=False),
+        Binding("home,g", "scroll('home')", "First line", show=False),
+        Binding("end,b", "scroll('end')", "Last line", show=False),
+        Binding("y", "copy", "Copy", show=False),
+    ]
+
+    def __init__(self, store: FleetStore, slot: str) -> None:
+        super().__init__()
+        self._store, self._slot = store, slot
+        self._lines: list[str] = []
+
+    def compose(self) -> ComposeResult:
+        with Vertical(id="describe") as box:
+            box.border_title = f"Pod of {self._slot}"
+            box.border_subtitle = "↑ ↓ PgUp PgDn scroll · y copies · esc closes"
+            with VerticalScroll(id="describe-lines"):
+                yield Static("asking the head …", id="description", markup=False)
+
+    def on_mount(self) -> None:
+        self.query_one("#describe-lines").focus()
+        self.run_worker(self._ask_for_ever(), group="description", exclusive=True)
+
+    @property
+    def _consoles(self) -> ConsoleApp:
+        return cast(ConsoleApp, self.app)
+
+    async def _ask_for_ever(self) -> None:
+        while True:
+            answer = await self._consoles.inquire(GetDescription(uuid.uuid4().hex, self._slot))
+            if isinstance(answer, Description):
+                self._lines = list(answer.lines)
+                self._show(answer.problem)
+            elif not self._lines:
+                self._say("the head does not answer")
+            await asyncio.sleep(ASK_EVERY_S)
+
+    def _show(self, problem: str) -> None:
+        """What is old is said to be so: the head answers from what it has seen."""
+        unseen = pods.trouble(self._store)
+        first = [Content.styled(f"▲ {text}", "$warning") for text in (unseen, problem) if text]
+        self.query_one("#description", Static).update(Content("\n").join([*first, *_styled(self._lines)]))
+
+    def _say(self, text: str) -> None:
+        self.query_one("#description", Static).update(Content.styled(text, "$ink-muted"))
+
+    def action_scroll(self, way: str) -> None:
+        lines = self.query_one("#describe-lines", VerticalScroll)
+        moves = {
+            "down": lines.scroll_down, "up": lines.scroll_up, "page_down": lines.scroll_page_down,
+            "page_up": lines.scroll_page_up, "home": lines.scroll_home, "end": lines.scroll_end,
+        }  # fmt: skip
+        moves[way](animate=False)
+
+    def action_copy(self) -> None:
+        if self._lines:
+            self._consoles.copy("\n".join(self._lines), "description")
+
+    def action_close(self) -> None:
+        self.dismiss(None)
+
+
+def _styled(lines: Sequence[str]) -> list[Content]:
+    """Headings stand at the left edge; what went wrong stands out."""
+    styled = []
+    for line in lines:
+        alarming = any(word in line for word in _ALARMING)
+        style = "$warning" if alarming else "$foreground" if line.startswith(" ") else "$foreground bold"
+        styled.append(Content.styled(line, style))
+    return styled
+
+
+def describe(app: ConsoleApp, slot: str | None) -> DescribeScreen | None:
+    """The screen of that slot's pod; None, and why is told, where there is no pod to describe."""
+    if app.store.cluster.view is None:
+        app.tell("the workers of this run are no pods: there is nothing to describe", "Describe the pod", "warning")
+    elif slot is None:
+        app.tell("no replica under the cursor", "Describe the pod", "warning")
+    elif app.store.ended:
+        app.tell("the run has ended: its head is not there to ask", "Describe the pod", "warning")
+    else:
+        return DescribeScreen(app.store, slot)
+    return None

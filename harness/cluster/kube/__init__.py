@@ -1,0 +1,1 @@
+"""A run on Kubernetes: its objects, its watch, its evictions, and the way to its head from outside."""

@@ -1,0 +1,86 @@
+"""Changing a placed run from outside of its head: how many workers it has, and a new Job for a head that failed for good.
+
+With the rights of whoever asks: the head's own let it neither create nor change a Job.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+from harness.cluster.base import ClusterError
+from harness.cluster.kube import names
+from harness.cluster.kube.api import Api
+from harness.cluster.kube.removal import Say
+from harness.cluster.kube.render import owned_by, render, replicas_patch
+from harness.cluster.kube.views import JobView, reduce_job
+from harness.spec import RunSpec
+
+_GONE_WITHIN_S = 120.0
+_LOOK_EVERY_S = 0.5
+
+
+async def job_of(api: Api, instance: str, component: names.Component) -> JobView | None:
+    """By its labels: part of a JobSet, it has another name."""
+    found = [reduce_job(raw) for raw in await api.list("Job", selector=names.selector(instance, component))]
+    return found[0] if found else None
+
+
+async def worker_job(api: Api, instance: str) -> JobView:
+    job = await job_of(api, instance, "worker")
+    if job is None:
+        raise ClusterError(f"{instance} has no Job of workers in namespace {api.namespace}: it was removed, or never placed")
+    return job
+
+
+async def resize(api: Api, spec: RunSpec, instance: str, nodes: int) -> None:
+    """parallelism and completions go together, and the disruption budget with them; in the order that never blocks."""
+    patches = replicas_patch(nodes, spec)
+    job = await worker_job(api, instance)
+    budget = names.job(instance, "worker")
+    if nodes < job.parallelism:  # a budget that still counts on the pods that go would allow nothing
+        await api.patch("PodDisruptionBudget", budget, patches["PodDisruptionBudget"])
+        await api.patch("Job", job.name, patches["Job"])
+    else:
+        await api.patch("Job", job.name, patches["Job"])
+        await api.patch("PodDisruptionBudget", budget, patches["PodDisruptionBudget"])
+
+
+async def new_head(api: Api, spec: RunSpec, run: str, *, say: Say) -> None:
+    """The head's Job made anew; the workers and all else stay. Raises ClusterError, also where a head runs or has ended."""
+    instance = names.instance_of(run)
+    config = await api.get("ConfigMap", names.config_map(instance))
+    job = await job_of(api, instance, "head")
+    if job is not None:
+        _check_failed(run, job)
+        await api.delete("Job", job.name, uid=job.uid, propagation="Foreground")
+        await _until_gone(api, instance, say)
+    head = _head_job(spec, run, str(config["metadata"]["uid"]))
+    await api.apply(head)
+    say(f"job {head['metadata']['name']} made anew in namespace {api.namespace}; the workers stay as they are")
+
+
+def _check_failed(run: str, job: JobView) -> None:
+    complete, failed = job.condition("Complete"), job.condition("Failed")
+    if complete is not None and complete.status == "True":
+        raise ClusterError(f"{run} has ended in order (job {job.name} is Complete): there is nothing for a new head to do")
+    if failed is None or failed.status != "True":
+        raise ClusterError(
+            f"the head of {run} has not failed: job {job.name} has {job.active} pod(s), {job.ready} ready, and replaces a head "
+            "that dies by itself"
+        )
+
+
+async def _until_gone(api: Api, instance: str, say: Say) -> None:
+    until_s = time.monotonic() + _GONE_WITHIN_S
+    while await job_of(api, instance, "head") is not None:
+        if time.monotonic() > until_s:
+            raise ClusterError(f"the failed head of {instance} is still there after {_GONE_WITHIN_S:.0f} s; try again later")
+        await asyncio.sleep(_LOOK_EVERY_S)
+    say("the failed head is removed")
+
+
+def _head_job(spec: RunSpec, run: str, config_uid: str) -> dict[str, Any]:
+    objects = owned_by(render(spec, run), config_uid)
+    return next(t for t in objects if t["kind"] == "Job" and t["metadata"]["labels"].get(names.COMPONENT) == "head")

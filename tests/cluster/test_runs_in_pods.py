@@ -1,0 +1,133 @@
+"""A run whose head and workers are pods, and the pods real processes: what becomes of it when one of them goes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cluster_kit import ClusterKit, cluster_of, free_ports
+from fake.evicting import evict
+from fake.loops import is_true
+
+from harness.cluster.kube.names import COMPONENT, INDEX
+from harness.cluster.kube.render import owned_by, render
+from harness.records.journal import read_journal
+from harness.spec import RunSpec
+from harness.wire.keys import ServerKeys
+
+Json = dict[str, Any]
+RUN = "inpods"
+PATIENCE_S = 60
+NODES = 2
+
+pytestmark = pytest.mark.timeout(180)
+
+
+@pytest.fixture
+def kit(tmp_path: Path) -> Iterator[ClusterKit]:
+    with cluster_of(NODES + 1, tmp_path, processes=True, backoff_s=1.0) as made:
+        yield made
+
+
+def spec(duration_s: float) -> RunSpec:
+    control, telemetry = free_ports(2)
+    tokens: dict[str, Any] = {"mean": 40, "sigma": 0.4, "min": 4, "max": 120}
+    small = {"cpu": "1", "memory": "1Gi"}
+    return RunSpec.model_validate(
+        {
+            "name": "in-pods",
+            "dataset": {"samples": 50, "input_tokens": tokens, "output_tokens": tokens},
+            "load": {"target_qps": 30, "duration_s": duration_s, "sample_deadline_s": 30, "max_tries": 5},
+            "limits": {"ttft_p99_ms": 30_000, "tpot_p99_ms": 10_000},
+            "fleet": {
+                "nodes": NODES,
+                "replicas_per_node": 2,
+                "engine_args": {"preset": "demo"},
+                "heartbeat_s": 0.2,
+                "lease_s": 0.8,
+                "no_ready_grace_s": 10,
+                "barrier": {"deadline_s": PATIENCE_S},
+            },
+            "record": {"chunk_s": 0.5, "min_free_gb": 0},
+            "cluster": {
+                "kind": "kubernetes",
+                "kubernetes": {
+                    "control_port": control,
+                    "telemetry_port": telemetry,
+                    "grace_s": 10,
+                    "keep_record_s": 0,
+                    **{f"{who}_{what}": amount for who in ("head", "worker") for what, amount in small.items()},
+                },
+            },
+        }
+    )
+
+
+def placed(kit: ClusterKit, wanted: RunSpec) -> None:
+    config, *others = sorted(render(wanted, RUN, keys=ServerKeys.fresh()), key=lambda obj: obj["kind"] != "ConfigMap")
+    made = kit.create("ConfigMap", config)
+    for obj in owned_by([config, *others], made["metadata"]["uid"])[1:]:
+        kit.create(obj["kind"], obj)
+    kit.until(lambda: kit.ready("head") == 1 and kit.ready("worker") == NODES, PATIENCE_S, "head and workers ready")
+
+
+def journal(kit: ClusterKit) -> list[str]:
+    """`what` of every entry so far."""
+    path = kit.claim("paceline-results") / RUN / "journal.jsonl"
+    return [entry.what for entry in read_journal(path)] if path.exists() else []
+
+
+def measuring(kit: ClusterKit) -> None:
+    kit.until(lambda: "attempt.phase" in journal(kit), PATIENCE_S, "an attempt has begun")
+
+
+def replaced(kit: ClusterKit, pod: Json) -> None:
+    """Returns when its successor is Ready."""
+    before, labels = pod["metadata"], pod["metadata"]["labels"]
+    index = labels.get(INDEX)
+
+    def back() -> bool:
+        found = kit.pods(labels[COMPONENT], None if index is None else int(index))
+        return any(is_true(other, "Ready") and other["metadata"]["uid"] != before["uid"] for other in found)
+
+    kit.until(back, PATIENCE_S, f"a successor of {before['name']}")
+
+
+def complete(kit: ClusterKit) -> None:
+    kit.until(lambda: is_true(kit.get("Job", f"{RUN}-head") or {}, "Complete"), PATIENCE_S, "the head's Job complete")
+
+
+def test_a_run_in_pods_ends_with_its_record_on_the_claim_and_goes_with_its_config_map(kit: ClusterKit) -> None:
+    placed(kit, spec(3))
+    complete(kit)
+    kit.until(lambda: is_true(kit.get("Job", f"{RUN}-worker") or {}, "Complete"), PATIENCE_S, "the workers' Job complete")
+    assert "head.end" in journal(kit)
+    kit.on(lambda: kit.cluster.store.delete("ConfigMap", kit.namespace, f"{RUN}-run", propagation="Foreground"))
+    kit.until(lambda: kit.get("ConfigMap", f"{RUN}-run") is None, PATIENCE_S, "everything of the run is gone")
+    assert [kit.listed(kind) for kind in ("Pod", "Job", "Service", "PodDisruptionBudget", "NetworkPolicy")] == [[]] * 5
+    assert (kit.claim("paceline-results") / RUN / "run.json").is_file()
+
+
+def test_an_evicted_worker_is_replaced_and_the_run_goes_on(kit: ClusterKit) -> None:
+    placed(kit, spec(15))
+    measuring(kit)
+    pod = kit.pods("worker", 1)[0]
+    kit.on(lambda: evict(kit.cluster.store, kit.namespace, pod["metadata"]["name"], {}, dry_run=False))
+    replaced(kit, pod)
+    complete(kit)
+    assert "worker.exited" in journal(kit)
+    assert "failed" not in (kit.get("Job", f"{RUN}-worker") or {})["status"]
+
+
+def test_a_head_that_died_is_replaced_and_finds_its_workers_again(kit: ClusterKit) -> None:
+    placed(kit, spec(6))
+    measuring(kit)
+    before = {pod["metadata"]["uid"] for pod in kit.pods("worker")}
+    head = kit.pods("head")[0]
+    kit.kill(head["metadata"]["name"])
+    replaced(kit, head)
+    complete(kit)
+    assert {pod["metadata"]["uid"] for pod in kit.listed("Pod") if "worker" in pod["metadata"]["name"]} == before
+    assert journal(kit).count("head.start") == 2
