@@ -6,7 +6,7 @@ Numbers of nodes and replicas are the fleet's: nothing here changes with N.
 from __future__ import annotations
 
 import re
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
@@ -71,6 +71,11 @@ class KubernetesSpec(BaseModel):
     keep_record_s: float = Field(600.0, ge=0, description="How long an ended head waits for somebody to take its record")
     clean_up: bool = Field(True, description="Remove the run's objects once it has ended and its record has been taken")
     env: dict[str, str] = Field(default_factory=dict, description="More environment variables of the workers")
+
+    @field_validator("gpu_resource", mode="before")
+    @classmethod
+    def _none_is_a_word(cls, value: Any) -> Any:
+        return "none" if value is None else value  # on a command line `none` means no value
 
     @field_validator("head_cpu", "head_memory", "worker_cpu", "worker_memory", "shm")
     @classmethod
