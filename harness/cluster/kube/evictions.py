@@ -45,7 +45,7 @@ class Evictions:
     def removal(self, node: int) -> Removal:
         pod = self._scene.newest(node)
         return Removal(
-            why_not=self._why_not(node, pod),
+            why_not=self._why_not(node, pod) or self._why_not_now(pod),
             delay_s=self._scene.next_delay_s(node),
             subject=pod.name if pod is not None else "",
             why_no_cordon=self._rights.denied.get("cordon", ""),
@@ -79,6 +79,14 @@ class Evictions:
         if pod.deletion_unix:
             return f"pod {pod.name} has been asked to end already; its successor follows"
         return next(filter(None, map(budget_problem, self._scene.worker_budgets())), "")
+
+    def _why_not_now(self, pod: PodView | None) -> str:
+        """A budget that is used up: told before anything drains for nothing. A pod that is not ready may always go."""
+        for budget in self._scene.worker_budgets():
+            if pod is not None and pod.ready and budget.allowed <= 0:
+                counts = f"{budget.healthy} of {budget.expected} are healthy, {budget.desired} must be"
+                return f"budget {budget.name}: no worker may go now ({counts}); wait until those that are missing are back"
+        return ""
 
     # --- the eviction --------------------------------------------------------------------------------------
 
