@@ -87,7 +87,8 @@ def say_remote_runs(namespace: str | None, context: str | None, *, as_json: bool
 def wait_for_clean_up(folder: RunFolder) -> None:
     """Whoever waited for a run is told whether its record is whole here, and when its objects are gone from the cluster.
     Ctrl-C leaves that to the link."""
-    from harness.cluster.kube.linkfile import is_held, read_link
+    from harness.cluster.kube.linkfile import read_link
+    from harness.records.lock import is_held
 
     if placed_on(folder) != "kubernetes":
         return

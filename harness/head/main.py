@@ -7,14 +7,11 @@ head left it unfinished, and turns SIGTERM and SIGINT into an orderly stop.
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import fcntl
 import gc
 import logging
 import os
 import signal
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -23,6 +20,7 @@ from harness.head.runbook import RunBook, RunOver
 from harness.head.supervisor import Supervisor
 from harness.records.errors import RecordError
 from harness.records.layout import RunFolder
+from harness.records.lock import FolderTaken, folder_lock
 from harness.records.logs import LINE_FORMAT
 from harness.spec import RunSpec
 from harness.wire.keys import KeyProblem, ServerKeys
@@ -33,26 +31,6 @@ EXIT_OK, EXIT_BAD_INPUT, EXIT_FAILED, EXIT_HANDED_OVER = 0, 2, 3, 143
 
 
 log = logging.getLogger("paceline.head")
-
-
-class FolderTaken(Exception):
-    """Another head holds this run."""
-
-
-@contextlib.contextmanager
-def folder_lock(folder: RunFolder) -> Iterator[None]:
-    handle = os.open(folder.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            owner = os.pread(handle, 64, 0).decode(errors="replace").strip() or "unknown"
-            raise FolderTaken(f"{folder.path} is held by the head with process {owner}") from None
-        os.ftruncate(handle, 0)
-        os.pwrite(handle, f"{os.getpid()}\n".encode(), 0)
-        yield
-    finally:
-        os.close(handle)
 
 
 def run_head(path: Path) -> int:

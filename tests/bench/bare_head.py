@@ -17,10 +17,10 @@ from typing import Any
 
 from harness.cluster.base import NodeEvent, Place
 from harness.head import attempt
-from harness.head.main import folder_lock
 from harness.head.runbook import RunBook
 from harness.head.supervisor import Supervisor
 from harness.records.layout import RunFolder
+from harness.records.lock import folder_lock
 from harness.spec import RunSpec
 from harness.wire.keys import ServerKeys
 from harness.wire.sockets import raise_fd_limit

@@ -29,7 +29,7 @@ from harness.cluster.kube import names
 from harness.cluster.kube.access import Access, access
 from harness.cluster.kube.api import Api, ApiProblem, once
 from harness.cluster.kube.forward import Ways, ways_to_head
-from harness.cluster.kube.linkfile import LinkFile, LinkTaken, folder_held, read_link, write_link
+from harness.cluster.kube.linkfile import LinkFile, read_link, write_link
 from harness.cluster.kube.mirror import CannotCopy, Mirror, Progress
 from harness.cluster.kube.removal import remove
 from harness.cluster.kube.views import reduce_job
@@ -37,6 +37,7 @@ from harness.cluster.procinfo import start_ticks
 from harness.records.errors import RecordError
 from harness.records.files import write_atomically
 from harness.records.layout import RunFolder
+from harness.records.lock import FolderTaken, folder_lock
 from harness.records.logs import LINE_FORMAT
 from harness.records.runfile import read_run
 from harness.spec import RunSpec
@@ -274,12 +275,12 @@ def run_link(path: Path) -> int:
         signal.signal(number, _end)
     try:
         spec = RunSpec.model_validate_json(folder.spec_json.read_bytes())
-        with folder_held(folder):
+        with folder_lock(folder, "link"):
             return Link(folder, spec, access(spec.cluster.kubernetes.context)).run()
     except Ended as ended:
         log.info("%s: the link ends, the run goes on", ended)
         return EXIT_OK
-    except (OSError, ValidationError, KeyProblem, RecordError, LinkTaken, ClusterError) as error:
+    except (OSError, ValidationError, KeyProblem, RecordError, FolderTaken, ClusterError) as error:
         print(f"paceline link: {error}", file=sys.stderr)
         return EXIT_BAD_INPUT
 

@@ -6,10 +6,6 @@ state   following: the record is being copied, or was when the link ended · who
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
-import os
-from collections.abc import Iterator
 from typing import Literal
 
 import msgspec
@@ -27,10 +23,6 @@ class LinkFile(msgspec.Struct, omit_defaults=True, frozen=True):
     cleaned: bool = False  # nothing of the run is left on the cluster
 
 
-class LinkTaken(Exception):
-    """Another process follows this run already; the text says which."""
-
-
 _decoder = msgspec.json.Decoder(LinkFile)
 
 
@@ -45,35 +37,3 @@ def read_link(folder: RunFolder) -> LinkFile | None:
 def write_link(folder: RunFolder, about: LinkFile) -> None:
     """Raises RecordError."""
     write_atomically(folder.path / "link.json", msgspec.json.encode(about))
-
-
-@contextlib.contextmanager
-def folder_held(folder: RunFolder) -> Iterator[None]:
-    """The lock that a local head holds, held by the link instead. Raises LinkTaken."""
-    handle = os.open(folder.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            owner = os.pread(handle, 64, 0).decode(errors="replace").strip() or "unknown"
-            raise LinkTaken(f"{folder.path} is held by process {owner}") from None
-        os.ftruncate(handle, 0)
-        os.pwrite(handle, f"{os.getpid()}\n".encode(), 0)
-        yield
-    finally:
-        os.close(handle)
-
-
-def is_held(folder: RunFolder) -> bool:
-    """Whether a link lives, also one that has the record and is still removing the run's objects."""
-    try:
-        handle = os.open(folder.lock, os.O_RDWR | os.O_CLOEXEC)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(handle)
-    return False
