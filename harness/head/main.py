@@ -16,6 +16,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from harness.cluster.base import ClusterError
 from harness.head.runbook import RunBook, RunOver
 from harness.head.supervisor import Supervisor
 from harness.records.errors import RecordError
@@ -45,7 +46,7 @@ def run_head(path: Path) -> int:
             book = RunBook(folder, spec, keys.server.public.decode())
             gc.freeze()
             return asyncio.run(_supervise(folder, spec, keys, book))
-    except (OSError, ValueError, KeyProblem, RecordError, RunOver, FolderTaken, TooFewFiles, CannotListen) as error:
+    except (OSError, ValueError, KeyProblem, RecordError, RunOver, FolderTaken, TooFewFiles, CannotListen, ClusterError) as error:
         print(f"paceline head: {error}", file=sys.stderr)
         return EXIT_BAD_INPUT
 
