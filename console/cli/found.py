@@ -5,7 +5,7 @@ from __future__ import annotations
 from console import locations
 from console.cli.errors import HeadDied
 from console.cli.output import note, typed
-from console.cli.remote import is_followed, revived
+from console.cli.remote import dead_links, is_followed, revived
 from harness.cluster.base import ClusterError
 from harness.cluster.local import head_alive, placed_on
 from harness.records.errors import RecordError
@@ -17,8 +17,14 @@ from harness.wire.states import RUN_ENDED
 def phase_in_words(run: RunFile, folder: RunFolder) -> str:
     """What run.json says, unless its head is gone without having ended the run."""
     if run.phase not in RUN_ENDED and not head_alive(folder):
-        return f"{run.phase}, {'not followed' if placed_on(folder) == 'kubernetes' else 'head gone'}"
+        return f"{run.phase}, {_what_is_lost(folder)}"
     return run.phase
+
+
+def _what_is_lost(folder: RunFolder) -> str:
+    if placed_on(folder) != "kubernetes":
+        return "head gone"
+    return "link dead" if is_followed(folder) else "off its cluster"
 
 
 def any_run(which: str | None) -> RunFolder:
@@ -34,6 +40,8 @@ def newest_run(which: str | None) -> RunFolder:
             _try_to_follow(folder)
         return folder
     going_on = next((folder for folder in list_runs(locations.runs()) if head_alive(folder)), None)
+    if going_on is None and len(dead := dead_links()) == 1:
+        _try_to_follow(going_on := dead[0])
     return going_on if going_on is not None else find_run(None, locations.runs())
 
 
@@ -46,7 +54,8 @@ def _try_to_follow(folder: RunFolder) -> None:
 
 
 def live_run(which: str | None) -> RunFolder:
-    """For acting: the run meant, or the newest whose head lives. Named, a run on a cluster is followed again."""
+    """For acting: the run meant, or the newest whose head lives. A run on a cluster whose link has ended is followed again, if
+    it is named or no other can be meant."""
     if which is not None:
         folder = _meant(which)
         if head_alive(folder) or revived(folder):
@@ -61,6 +70,12 @@ def live_run(which: str | None) -> RunFolder:
     for folder in list_runs(root):
         if head_alive(folder):
             return folder
+    dead = dead_links()
+    if len(dead) == 1 and revived(dead[0]):
+        return dead[0]
+    if dead:
+        names = ", ".join(folder.name for folder in dead[:5])
+        raise NoSuchRun(f"the links of {len(dead)} runs on clusters have ended, name the one that is meant: {names}")
     raise NoSuchRun(f"no run is going on in {root}; `{typed('runs')}` lists what is there, `{typed('run SPEC')}` starts one")
 
 

@@ -12,6 +12,7 @@ from console import locations
 from console.cli.errors import OK
 from console.cli.found import any_run, phase_in_words, try_read
 from console.cli.output import number, say, say_json, table, typed, when
+from console.cli.remote import dead_links
 from harness.cluster.local import head_alive
 from harness.records.layout import RunFolder, list_runs
 
@@ -83,6 +84,8 @@ def runs(*, json: AsJson = False) -> int:
         say_json(rows)
     elif rows:
         say(_run_table(rows))
+        for folder in dead_links():
+            say(f"{folder.name}: its link to the cluster is dead; `{typed(f'attach {folder.name}')}` starts it again")
     else:
         say(f"no runs in {locations.runs()} ({typed('demo')} starts one)")
     return OK

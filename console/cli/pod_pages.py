@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from console.cli.page import Page
 from console.store.tables import Row, Tables
 from console.widgets import fmt
 from console.widgets.pods import host_note
 from harness.wire.clusterview import HostRow
-
-if TYPE_CHECKING:
-    from console.cli.pages import Page
 
 _SPARE_SHOWN: Final = 12
 

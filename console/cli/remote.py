@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 _LOOK_TIMEOUT_S = 5.0
 _CLEAN_UP_WITHIN_S = 900.0
+#: Of a copied record, what this machine writes itself.
+_OWN_FILES = ("link.log", "link.json", "head.json", "spec.json", "lock")
 Role = Literal["operator", "viewer"]
 T = TypeVar("T")
 
@@ -34,6 +36,25 @@ def is_followed(folder: RunFolder) -> bool:
 
     about = read_link(folder)
     return placed_on(folder) == "kubernetes" and (about is None or about.state == "following")
+
+
+def dead_links() -> list[RunFolder]:
+    """Runs of this machine that may go on on their cluster although their link has ended, newest first."""
+    return [folder for folder in _folders() if is_followed(folder) and not head_alive(folder)]
+
+
+def copied_until_unix(folder: RunFolder) -> float:
+    """When the newest of the copied files was written by the head."""
+    files = (path for path in folder.path.rglob("*") if path.is_file() and path.name not in _OWN_FILES)
+    return max((path.stat().st_mtime for path in files), default=0.0)
+
+
+def why_gone(folder: RunFolder) -> str:
+    """For the end of a sentence."""
+    from harness.cluster.kube.linkfile import read_link
+
+    about = read_link(folder)
+    return f": {about.why}" if about is not None and about.why else ""
 
 
 def revived(folder: RunFolder) -> bool:
@@ -150,7 +171,7 @@ def _take(run: str | None, namespace: str | None, context: str | None) -> tuple[
     if remote.head in ("ended", "none"):
         raise NoSuchRun(f"{remote.run} is in namespace {where}, but its head has ended: there is nothing to attach to")
     role, keys = _ask(way, where, lambda api: keys_of(api, remote.instance))
-    if not is_followed(folder) or not folder.run_json.exists():
+    if not is_followed(folder) or not any((folder.keys / f"{one}.key").is_file() for one in ("operator", "viewer")):
         folder = make_local(locations.runs(), remote, keys, way)
     if role == "viewer":
         note(f"{remote.run}: only the viewers' keys can be read, so acts are refused")

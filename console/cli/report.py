@@ -9,11 +9,14 @@ from typing import Any
 
 from console.cli.errors import BadInput
 from console.cli.output import clean, clock, number, plural, say, table, typed, when
+from console.cli.placed import cluster_lines, pods_of
 from console.cli.story import act_in_words
 from harness.cluster.local import head_alive
+from harness.records.clusterlog import last_view
 from harness.records.errors import RecordError
 from harness.records.layout import RunFolder
 from harness.records.runfile import AttemptRecord, RunFile
+from harness.spec import node_name, place_of
 from harness.wire.control import JournalEntry
 from harness.wire.states import RUN_ENDED
 
@@ -34,6 +37,8 @@ def result_of(folder: RunFolder, *, killed: bool = False, number: int | None = N
     shown = _attempt(run, number)
     summary = msgspec.to_builtins(summarise(record, shown.number if shown else 0))
     verdict, reasons = verdict_of(run, folder, killed)
+    view = last_view(folder.cluster)
+    hosts = {node_name(row.node): row.host for row in view.pods if row.host} if view is not None else {}
     result = {
         "run": folder.name,
         "verdict": verdict,
@@ -47,7 +52,8 @@ def result_of(folder: RunFolder, *, killed: bool = False, number: int | None = N
         "tpot_ms": summary["tpot_ms"],
         "latency_ms": summary["latency_ms"],
         "loadgen": shown.loadgen if shown else {},
-        "replicas": summary["replicas"],
+        "replicas": [row | {"host": hosts.get(node_name(place_of(row["slot"])[0]))} for row in summary["replicas"]],
+        "cluster": pods_of(view),
         "acts": [act(entry) for entry in record.journal() if entry.what.startswith("act.")],
         "attempts": [attempt_row(attempt) for attempt in run.attempts],
         "record": str(folder.path),
@@ -100,7 +106,8 @@ def _without_run_json(folder: RunFolder, why: str, killed: bool) -> dict[str, An
     return {
         "run": folder.name, "verdict": "ABORTED" if killed else "CRASHED", "reasons": [why], "phase": "", "synthetic": None,
         "attempt": None, "totals": empty, "rates": empty, "ttft_ms": empty, "tpot_ms": empty, "latency_ms": empty,
-        "loadgen": empty, "replicas": [], "acts": [], "attempts": [], "record": str(folder.path), "problems": [why],
+        "loadgen": empty, "replicas": [], "cluster": None, "acts": [], "attempts": [], "record": str(folder.path),
+        "problems": [why],
     }  # fmt: skip
 
 
@@ -149,6 +156,8 @@ def say_result(result: dict[str, Any]) -> None:
         say(f"  {reason}")
     for attempt in result["attempts"]:
         say(f"  {_attempt_line(attempt, result['reasons'])}")
+    for line in cluster_lines(result["cluster"]):
+        say(line)
     if result["totals"].get("issued"):
         if len(result["attempts"]) > 1:
             say(f"\nattempt {result['attempt']} (--attempt N shows another)")
@@ -224,10 +233,12 @@ def _say_replicas(replicas: list[dict[str, Any]], shown: int = 8) -> None:
     """All of a small fleet, else those whose TPOT p99 is worst."""
     if not replicas:
         return
+    on_hosts = any(row["host"] for row in replicas)
     worst = sorted(replicas, key=lambda row: (-(row["tpot_p99_ms"] or 0.0), row["slot"]))[:shown]
     rows = [
         [
             r["slot"],
+            *([r["host"] or "-"] if on_hosts else []),
             number(r["samples"]),
             number(r["tokens"]),
             number(r["tokens_s"], 0),
@@ -237,4 +248,6 @@ def _say_replicas(replicas: list[dict[str, Any]], shown: int = 8) -> None:
         for r in worst
     ]
     say(f"\n{plural(len(replicas), 'replica')}" + (f", the {shown} with the worst TPOT p99:" if len(replicas) > shown else ":"))
-    say(table(["slot", "samples", "tokens", "tokens/s", "TTFT p99 ms", "TPOT p99 ms"], rows, right=range(1, 6)))
+    texts = ["slot", *(["host"] if on_hosts else [])]
+    figures = ["samples", "tokens", "tokens/s", "TTFT p99 ms", "TPOT p99 ms"]
+    say(table([*texts, *figures], rows, right=range(len(texts), len(texts) + len(figures))))

@@ -12,6 +12,7 @@ from cyclopts import Parameter
 from console.cli.errors import NOT_VALID, OK
 from console.cli.found import any_run, phase_in_words
 from console.cli.output import clean, say, say_json, typed, when
+from console.cli.remote import copied_until_unix, is_followed, why_gone
 from console.cli.story import in_words
 from harness.cluster.local import head_alive, placed_on
 from harness.records.layout import RunFolder
@@ -41,6 +42,7 @@ def _without_head(folder: RunFolder, run: RunFile, as_json: bool) -> None:
     phase = phase_in_words(run, folder)
     if as_json:
         facts = {"run": folder.name, "live": False, "phase": phase, "verdict": run.verdict, "reasons": run.reasons}
+        facts |= {"link": "dead" if is_followed(folder) else "ended"} if placed_on(folder) == "kubernetes" else {}
         say_json(facts | {"started_unix": run.started_unix, "ended_unix": run.ended_unix or None, "record": str(folder.path)})
         return
     say(f"{folder.name}: {phase}{f' {run.verdict}' if run.verdict not in ('', phase) else ''}")
@@ -49,8 +51,12 @@ def _without_head(folder: RunFolder, run: RunFile, as_json: bool) -> None:
     show = typed(f"show {folder.name}")
     if run.phase in RUN_ENDED:
         say(f"  started {when(run.started_unix)}, ended {when(run.ended_unix)}; `{show}` has the figures")
+    elif is_followed(folder):
+        copied = when(copied_until_unix(folder))
+        say(f"  its link to the cluster is dead, the record is copied until {copied}; the run may go on without it")
+        say(f"  `{typed(f'attach {folder.name}')}` starts it again from there; `{show}` has the figures until then")
     elif placed_on(folder) == "kubernetes":
-        say(f"  not followed from here any more; `{typed(f'attach {folder.name}')}` looks for it on its cluster")
+        say(f"  no longer on its cluster{why_gone(folder)}; `{show}` has what was copied of its figures")
     else:
         say(f"  head gone; `{typed(f'restart-head {folder.name}')}` starts a new one on the warm fleet")
         say(f"  started {when(run.started_unix)}; `{show}` has the figures until then")

@@ -107,9 +107,7 @@ def cordon_offer(store: FleetStore, nodes: Sequence[str]) -> tuple[str, str]:
     ]
     names = some_names(list(dict.fromkeys(open_ones)) or hosts)
     one = len(hosts) == 1
-    label = (
-        f"cordon {'node' if one else 'nodes'} {names} so that {'its replacement lands' if one else 'replacements land'} elsewhere"
-    )
+    label = f"cordon {names}, the {'replacement lands' if one else 'replacements land'} elsewhere"
     if not hosts:
         return "cordon", "it is bound to no node yet"
     if why := store.cluster.denied("cordon"):

@@ -16,6 +16,7 @@ from console.screens.dialogs import (
     Answer,
     AskAttempt,
     AskChoice,
+    AskNodes,
     AskRate,
     AskRemoval,
     ConfirmAct,
@@ -38,8 +39,10 @@ from console.screens.load_acts import (
     stop_facts,
 )
 from console.screens.pod_acts import cordon_offer, going_with, nodes_of, one_each
+from console.screens.scale_acts import judged_nodes, nodes_now, scale_facts
 from console.store.cluster import evicted_whole
 from console.store.fleet import FleetStore
+from console.typed import typed
 from harness.spec import StragglerPolicy
 
 ON_A_REPLICA: Final = ("evict", "drain", "recycle", "readmit", "waive")
@@ -63,6 +66,7 @@ class Question:
     without: Sequence[str] = ()  # slots whose absence the head is asked to foretell …
     prediction: Prediction = field(default_factory=Prediction)  # … and where its answer goes
     doing: str = ""  # what several orders are: `draining`
+    goes_on: str = ""  # told at once of an order whose answer takes its time
 
 
 def question(store: FleetStore, act: str, slots: Sequence[str], value: str = "") -> Question | str:
@@ -72,6 +76,8 @@ def question(store: FleetStore, act: str, slots: Sequence[str], value: str = "")
         return _rate(store, value, {"rate": 0, "rate_up": 1, "rate_down": -1}[act])
     if act == "policy":
         return _policy(store, value)
+    if act == "scale":
+        return _scale(store, value)
     asks = {"pause": _pause, "new_attempt": _new_attempt, "abort": _abort, "stop_run": _stop}
     return asks[act](store)
 
@@ -194,6 +200,16 @@ def _policy(store: FleetStore, value: str) -> Question | str:
         value or present(),
     )
     return Question(dialog, lambda answer: [Order("set_policy", {"policy": answer.value}, answer.reason)])
+
+
+def _scale(store: FleetStore, value: str) -> Question:
+    def orders(answer: Answer) -> list[Order]:
+        args: dict[str, Any] = {"nodes": int(answer.value)} | ({"force": True} if answer.force else {})
+        return [Order("scale", args, answer.reason)]
+
+    facts = partial(scale_facts, store, f"`{typed(f'scale {store.run} N')}`")
+    dialog = AskNodes(facts, partial(judged_nodes, store), nodes_now(store), value.strip())
+    return Question(dialog, orders, goes_on="what goes drains first; the answer comes when it is done")
 
 
 def _new_attempt(store: FleetStore) -> Question:

@@ -81,7 +81,8 @@ class ClusterPicture:
 
     def pod_reason(self, node: str) -> str:
         row = self._pods.get(node)
-        return row.reason if row is not None else ""
+        """Of one that ended in order there is nothing to say."""
+        return row.reason if row is not None and row.phase != "Succeeded" else ""
 
     def denied(self, right: str) -> str:
         return self.view.denied.get(right, "") if self.view is not None else ""
@@ -112,6 +113,11 @@ class ClusterPicture:
 
 def healthy(row: PodRow) -> bool:
     return row.phase == "Running" and row.ready
+
+
+def well(row: PodRow) -> bool:
+    """Nothing needs a look: it is as it should be, or has ended in order."""
+    return healthy(row) or row.phase == "Succeeded"
 
 
 def alarm(host: HostRow | None) -> Alarm:

@@ -18,7 +18,7 @@ def of_replica(store: FleetStore, node: str) -> Row:
     row = cluster.row(node)
     return {
         "rack": cluster.rack(node), "pod_phase": row.phase if row is not None else "",
-        "pod_ready": row.ready if row is not None else False, "pod_reason": row.reason if row is not None else "",
+        "pod_ready": row.ready if row is not None else False, "pod_reason": cluster.pod_reason(node),
         "replacement_in_s": _known(cluster.replacement_s(node, store.unix)),
     }  # fmt: skip
 

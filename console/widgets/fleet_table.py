@@ -8,9 +8,8 @@ serves nothing has, instead of a row of dashes, what became of its pod; nodes ha
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -24,6 +23,7 @@ from console.store.fleet import SHOWN_STATES, FleetStore
 from console.store.nodes import NodeRows, NodeView
 from console.store.view import SEVERITY_OF, RowView, TableView
 from console.widgets import fmt
+from console.widgets.fleet_columns import Column, chosen_columns, in_words, noted, usual_columns, usual_texts, wide_columns
 from console.widgets.paint import GLYPHS, Run, fitting, size_of, strip_of
 from console.widgets.pod_cells import host_cell, note_cell, why_gone
 from console.widgets.rows import TREND_MAX, RowsTable, sparkline
@@ -33,90 +33,6 @@ _TREND_MIN: Final = 8
 _EDGE: Final = 2  # cursor and mark
 _RIM: Final = 1  # between the last column and the scroll bar
 _TEXT_MAX: Final = 34
-_ALIKE: Final = ("engine", "args")
-
-
-@dataclass(frozen=True, slots=True)
-class Column:
-    name: str
-    title: str
-    width: int
-    right: bool = True
-    write: Callable[[float], str] = fmt.count
-
-
-def _factor(value: float) -> str:
-    return fmt.UNKNOWN if math.isnan(value) else f"{value:.2f}x"
-
-
-_SLOT: Final = Column("slot", "REPLICA", 14, right=False)
-_STATE: Final = Column("state", "STATE", 13, right=False)
-_FIGURES: Final = (
-    Column("tok/s", "TOK/S", 9), Column("dmed", "Δmed", 7, write=fmt.signed_percent), Column("ratio", "ratio", 7, write=_factor),
-    Column("z", "z", 7, write=fmt.signed), Column("ttft", "TTFTp99", 9, write=fmt.millis),
-    Column("tpot", "TPOTp99", 9, write=fmt.millis), Column("kv", "KV", 5, write=fmt.percent), Column("run", "RUN", 5),
-    Column("wait", "WAIT", 6), Column("inflight", "INFLIGHT", 10), Column("oldest", "OLDEST", 8, write=fmt.age),
-    Column("age", "FOR", 6, write=fmt.age),
-)  # fmt: skip
-_MORE: Final = (
-    Column("role", "ROLE", 6, False), Column("host", "HOST", 6, False), Column("worker", "WORKER", 8, False),
-    Column("pod", "POD", 5, False), Column("restarts", "RESTARTS", 10), Column("life", "LIFE", 6),
-    Column("beat", "BEAT", 6, write=fmt.age), Column("incarnation", "  INCARNATION", 16, False),
-    Column("engine", "ENGINE", 8, False), Column("args", "ARGS", 6, False), Column("waived", "WAIVED", 8, False),
-    Column("step", "STEP", 9, write=fmt.millis), Column("batch", "BATCH", 7, write=fmt.big),
-)  # fmt: skip
-_REASON: Final = Column("reason", "   REASON", 10, False)
-_HOST: Final = Column("host", "  HOST", 8, False)
-_RACK: Final = Column("rack", "RACK", 6, False)
-_POD: Final = Column("pod", "POD", 5, False)
-_ROLE: Final = Column("role", "ROLE", 8, False)
-_REPLICA: Final = (_SLOT, _STATE, *_FIGURES)
-_REPLICA_SPLIT: Final = (_SLOT, _ROLE, _STATE, *_FIGURES)
-_REPLICA_WIDE: Final = (_SLOT, _STATE, *_MORE, *_FIGURES, _REASON)
-_MORE_CLUSTER: Final = (_MORE[0], _HOST, _RACK, *_MORE[2:])
-_REPLICA_WIDE_CLUSTER: Final = (_SLOT, _STATE, *_MORE_CLUSTER, *_FIGURES, _REASON)
-_REPLICA_DROPS: Final = ("run", "tpot", "oldest", "ratio", "inflight", "kv", "wait", "dmed", "age", "z")
-
-_NODE: Final = (
-    Column("node", "NODE", 10, False), Column("states", "REPLICAS", 27, False), Column("slow", "SLOW", 6),
-    Column("missing", "MISSING", 9), Column("tok/s", "TOK/S", 10), Column("dmed", "Δmed", 7, write=fmt.signed_percent),
-    Column("ratio", "ratio", 7, write=_factor), Column("ttft", "TTFTp99", 9, write=fmt.millis),
-    Column("tpot", "TPOTp99", 9, write=fmt.millis), Column("kv", "KV", 5, write=fmt.percent), Column("run", "RUN", 7),
-    Column("wait", "WAIT", 7), Column("inflight", "INFLIGHT", 10), Column("oldest", "OLDEST", 8, write=fmt.age),
-)  # fmt: skip
-_NODE_WIDE: Final = (*_NODE, Column("z", "z", 7, write=fmt.signed), Column("restarts", "RESTARTS", 10))
-_NOTE: Final = Column("note", "   POD AND NODE", 40, False)  # takes what is left
-_STATES_NARROW: Final = 20  # of the counts beside it
-_NODE_CLUSTER: Final = (_NODE[0], _HOST, _RACK, *_NODE[1:], _NOTE)
-_NODE_CLUSTER_DROPS: Final = (
-    "run", "oldest", "inflight", "tpot", "kv", "dmed", "wait", "rack", "slow", "missing", "ttft", "ratio",
-)  # fmt: skip
-_REPLICA_CLUSTER_DROPS: Final = (
-    "pod", "rack", "run", "oldest", "tpot", "inflight", "ratio", "kv", "wait", "dmed", "host", "age", "z",
-)  # fmt: skip
-_NODE_CLUSTER_WIDE: Final = (*_NODE_CLUSTER[:-1], *_NODE_WIDE[-2:], replace(_NOTE, width=60))
-_NODE_DROPS: Final = ("run", "oldest", "inflight", "tpot", "dmed", "wait", "missing", "kv", "slow")
-
-
-def chosen_columns(columns: tuple[Column, ...], drops: tuple[str, ...], room: int) -> tuple[Column, ...]:
-    """As many as fit; those named in `drops` go first, in that order."""
-    kept = list(columns)
-    for name in drops:
-        if sum(column.width for column in kept) <= room:
-            break
-        kept = [column for column in kept if column.name != name]
-    return tuple(kept)
-
-
-def usual_texts(store: FleetStore) -> dict[tuple[str, str], str]:
-    """What most replicas of a role run, of what all of a role should have alike: who differs is worth a look."""
-    counts: dict[tuple[str, str], Counter[str]] = {}
-    for info in store.slots:
-        for name in _ALIKE:
-            text = TEXTS[name].of(store, info)
-            if text:  # not registered yet
-                counts.setdefault((name, info.role), Counter())[text] += 1
-    return {key: found.most_common(1)[0][0] for key, found in counts.items()}
 
 
 class FleetTable(RowsTable):
@@ -128,8 +44,8 @@ class FleetTable(RowsTable):
         self.by_node = False
         self.wide = False
         self.first = 0  # wide: so many columns after the first one are scrolled away
-        self._columns: tuple[Column, ...] = _REPLICA
-        self._all = len(_REPLICA)
+        self._columns: tuple[Column, ...] = usual_columns(store, 0, by_node=False)[0]
+        self._all = len(self._columns)
         self._values: Mapping[str, Floats] = {}
         self._summed: NodeRows | None = None
         self._outliers: NDArray[np.bool_] = np.zeros(0, dtype=np.bool_)
@@ -159,12 +75,10 @@ class FleetTable(RowsTable):
     def _plan(self, width: int) -> None:
         room = width - _EDGE - _RIM
         if not self.wide:
-            columns, drops = self._usual_columns()
-            self._columns = self._noted(chosen_columns(self._measured(columns), drops, room), room)
+            columns, drops = usual_columns(self._store, room, by_node=self.by_node)
+            self._columns = noted(chosen_columns(self._measured(columns), drops, room), room)
             return
-        cluster = self._on_cluster
-        node, replica = (_NODE_CLUSTER_WIDE, _REPLICA_WIDE_CLUSTER) if cluster else (_NODE_WIDE, _REPLICA_WIDE)
-        columns = self._measured(node if self.by_node else replica)
+        columns = self._measured(wide_columns(self._store, by_node=self.by_node))
         self._all = len(columns)
         self.first = min(self.first, self._last_first(columns, room))
         shown = [columns[0]]
@@ -177,25 +91,6 @@ class FleetTable(RowsTable):
     @property
     def _on_cluster(self) -> bool:
         return self._store.cluster.view is not None
-
-    def _usual_columns(self) -> tuple[tuple[Column, ...], tuple[str, ...]]:
-        """On a cluster where a replica stands comes before its figures; all of those that there is room for."""
-        if self.by_node:
-            return (_NODE_CLUSTER, _NODE_CLUSTER_DROPS) if self._on_cluster else (_NODE, _NODE_DROPS)
-        replica = _REPLICA_SPLIT if self._store.split else _REPLICA
-        if not self._on_cluster:
-            return replica, _REPLICA_DROPS
-        return (*replica[: -len(_FIGURES)], _HOST, _RACK, _POD, *_FIGURES), _REPLICA_CLUSTER_DROPS
-
-    @staticmethod
-    def _noted(columns: tuple[Column, ...], room: int) -> tuple[Column, ...]:
-        """The last column, when it is the note, is as wide as there is room; where that is too little the counts give some."""
-        if columns[-1].name != _NOTE.name:
-            return columns
-        if sum(column.width for column in columns) > room:
-            columns = tuple(replace(one, width=_STATES_NARROW) if one.name == "states" else one for one in columns)
-        rest = room - sum(column.width for column in columns[:-1])
-        return (*columns[:-1], replace(columns[-1], width=max(12, rest)))
 
     def _last_first(self, columns: tuple[Column, ...], room: int) -> int:
         """Scrolled so far, the last column is on screen: further on there is nothing."""
@@ -360,7 +255,7 @@ class FleetTable(RowsTable):
                 runs.append((_fit(node, column), node_style))
                 continue
             if column.name == "states":
-                runs += self._state_counts(at, column.width)
+                runs += self._state_counts(at, column)
                 continue
             if column.name == "host":
                 runs.append(host_cell(self._store, ink, node, column.width, ink.plain))
@@ -378,8 +273,9 @@ class FleetTable(RowsTable):
             runs.append((_fit(column.write(value), column), style))
         return runs
 
-    def _state_counts(self, at: int, width: int) -> list[Run]:
-        """`● 6 READY ▲ 1 SLOW × 1 LOST`: those that serve first, then the worst; what does not fit is counted."""
+    def _state_counts(self, at: int, column: Column) -> list[Run]:
+        """`● 6 READY ▲ 1 SLOW × 1 LOST`: those that serve first, then the worst; where it is narrow the marks alone, whose names
+        stand above."""
         assert self._summed is not None
         counts, ink = self._summed.states[at], self.inks
         present = [int(code) for code in np.flatnonzero(counts)]
@@ -387,7 +283,9 @@ class FleetTable(RowsTable):
         groups: list[list[Run]] = []
         for code in present:
             name = SHOWN_STATES[code]
-            groups.append([(f"{GLYPHS[name]} {counts[code]} {name}", ink.states[name]), (" ", ink.plain)])
+            told = f"{GLYPHS[name]} {counts[code]}" + (f" {name}" if in_words(column) else "")
+            groups.append([(told, ink.states[name]), (" ", ink.plain)])
+        width = column.width
         kept = fitting(groups, width)
         if size_of(kept) < sum(size_of(group) for group in groups) and SHOWN_STATES[present[0]] == "READY":
             kept = fitting(groups[1:], width)

@@ -6,7 +6,7 @@ from typing import Final
 
 from rich.style import Style
 
-from console.store.cluster import BAD, healthy
+from console.store.cluster import BAD, healthy, well
 from console.store.columns import LIVE_STATES
 from console.store.fleet import STOPPED, FleetStore
 from console.widgets import fmt, pods
@@ -26,8 +26,10 @@ def note_cell(store: FleetStore, ink: Paint, node: str, width: int) -> Run:
     row, level, note = store.cluster.row(node), store.cluster.level(node), pods.node_note(store, node)
     phase = f"{pods.glyph(row)} {pods.phase(row)}  "
     told = f"{pods.glyph(row)} {note}" if note else phase + fmt.middle(row.pod if row is not None else "", width - 4 - len(phase))
-    well = row is not None and healthy(row) and not level
-    return f"   {fmt.clause(told, width - 4)}".ljust(width), ink.muted if well else ink.bad if level == BAD else ink.warn
+    as_it_should_be = row is not None and well(row) and not level
+    return f"   {fmt.clause(told, width - 4)}".ljust(
+        width
+    ), ink.muted if as_it_should_be else ink.bad if level == BAD else ink.warn
 
 
 def why_gone(store: FleetStore, at: int, state: str) -> str:
@@ -43,27 +45,29 @@ def pod_facts(store: FleetStore, node: str) -> list[Fact]:
     cluster, row, host = store.cluster, store.cluster.row(node), store.cluster.host(node)
     if cluster.view is None:
         return []
+    budget = ("budget", "" if store.ended else pods.budget(cluster.view.budget), "")
     if row is None:
-        return [("pod", "none yet", "NEW"), ("budget", pods.budget(cluster.view.budget), "")]
-    since = f" for {fmt.age(store.unix - row.since_unix)}" if row.since_unix else ""
+        return [("pod", "none was seen", "NEW")] if store.ended else [("pod", "none yet", "NEW"), budget]
+    since = f" for {fmt.age(store.unix - row.since_unix)}" if row.since_unix and not store.ended else ""
+    successor = pods.successor(row) if row.pod and not store.ended else ""
     evictions = f", {fmt.plural(row.evictions, 'eviction')} of this index" if row.evictions else ""
     facts: list[Fact] = [
         ("pod", row.pod or "none now", ""),
         ("phase", f"{pods.glyph(row)} {pods.phase(row)}{since}", _LIKE.get(row.phase, "READY" if healthy(row) else "WARMING")),
-        ("reason", row.reason, "WARMING" if row.reason else ""),
+        ("reason", "" if row.phase == "Succeeded" else row.reason, "WARMING"),
         ("replaced", pods.replacement(store, node), "WARMING"),
         ("host", " · ".join(part for part in (row.host, f"rack {cluster.rack(node)}" if cluster.rack(node) else "") if part), ""),
         ("its node", pods.host_note(host) or _unread(store), ("", "SLOW", "LOST")[cluster.level(node)]),
         ("restarts", f"{row.restarts} of its container{evictions}", ""),
-        ("successor", f"would start {pods.successor(row)}" if pods.successor(row) and row.pod else "", ""),
-        ("budget", pods.budget(cluster.view.budget), ""),
+        ("successor", f"would start {successor}" if successor else "", ""),
+        budget,
         ("seen", pods.trouble(store), "SLOW"),
     ]
     return [fact for fact in facts if fact[1] and fact[1] != fmt.UNKNOWN]
 
 
 #: Phases that have the colour of a replica's state.
-_LIKE: Final = {"Pending": "WARMING", "Terminating": "DRAINING", "Failed": "LOST", "": "EVICTED"}
+_LIKE: Final = {"Pending": "WARMING", "Terminating": "DRAINING", "Failed": "LOST", "Succeeded": STOPPED, "": "EVICTED"}
 
 
 def _unread(store: FleetStore) -> str:

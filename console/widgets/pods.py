@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from typing import Final
 
-from console.store.cluster import Waiting, alarm, healthy, phases, short_reason
+from console.store.cluster import Waiting, alarm, phases, short_reason, well
 from console.store.fleet import FleetStore
 from console.widgets import fmt
 from harness.wire.clusterview import BudgetRow, HostRow, PodRow
@@ -77,7 +77,7 @@ def pod_note(store: FleetStore, node: str) -> str:
     row = store.cluster.row(node)
     if row is None:
         return "no pod yet"
-    if healthy(row):
+    if well(row):
         return ""
     return " · ".join(part for part in (replacement(store, node), short_reason(row) or phase(row)) if part)
 

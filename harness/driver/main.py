@@ -28,7 +28,7 @@ from harness.driver.ledger import Ledger
 from harness.driver.outbox import Outbox
 from harness.driver.sinks import NullSink
 from harness.driver.stages import Stages
-from harness.records.logs import LINE_FORMAT
+from harness.records.logs import log_to_stderr
 from harness.spec import RunSpec
 from harness.wire import attempt as up
 from harness.wire import sockets, states
@@ -210,7 +210,7 @@ def _sharpen_timers() -> None:
 
 def main() -> None:
     faulthandler.enable()
-    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format=LINE_FORMAT)
+    log_to_stderr()
     _sharpen_timers()
     status = Driver(DriverConfig.load(Path(sys.argv[1]))).run()
     sys.stdout.flush()

@@ -283,17 +283,20 @@ class Acts:
             raise Refused(f"{replica.slot} is being drained already ({then}, by {pending.who})")
         if then == "stay" and replica.state not in states.HOLDS_SAMPLES and replica.state != states.DRAINED:
             raise Refused(f"{replica.slot} is {replica.state}: it holds no samples to drain; recycle or evict it")
-        last = roles.last_of_role(self._roster, going)
-        if last and not force:
-            raise Refused(f"{last}; force to do it anyway")
-        barrier = self._spec.fleet.barrier
         expected = sum(not other.waived or other.alive for other in self._roster.replicas)
-        floor = barrier.min_ready or max(1, math.ceil(expected / 2))
+        if not force:
+            self._check_rest(going, expected)
+        self.check_rate(then, force=force)
+
+    def _check_rest(self, going: list[Replica], expected: int) -> None:
+        """Whether a run can go on without these; `expected`: how many replicas the fleet is to have by then."""
+        if last := roles.last_of_role(self._roster, going):
+            raise Refused(f"{last}; force to do it anyway")
+        floor = self._spec.fleet.barrier.min_ready or max(1, math.ceil(expected / 2))
         ready = sum(one.state == states.READY for one in going)
         left = self._roster.ready - ready
-        if ready and left < floor and not force:
+        if ready and left < floor:
             raise Refused(f"{left} READY replicas would remain, the quorum is {floor}; force to do it anyway")
-        self.check_rate(then, force=force)
 
     def check_rate(self, then: Then, *, force: bool = False) -> None:
         limit, done = self._spec.stragglers.max_acts_per_10min, self.evictions
@@ -335,15 +338,10 @@ class Acts:
         nodes, most = command.args.get("nodes"), self._spec.fleet.nodes
         if isinstance(nodes, bool) or not isinstance(nodes, int) or not 1 <= nodes <= most:
             raise Refused(f"nodes {nodes!r} is not a size of this fleet: 1 to {most} (fleet.nodes when it was started)")
-        leaving = [r for r in self._roster.replicas if r.node >= nodes and r.state == states.READY]
-        floor = self._spec.fleet.barrier.min_ready or 1
-        left = self._roster.ready - len(leaving)
-        force = bool(command.args.get("force", False))
-        if leaving and left < floor and not force:
-            raise Refused(f"{left} READY replicas would remain, the quorum is {floor}; force to do it anyway")
-        last = roles.last_of_role(self._roster, leaving)
-        if last and not force:
-            raise Refused(f"{last}; force to do it anyway")
+        leaving = [replica for replica in self._roster.replicas if replica.node >= nodes and replica.alive]
+        if leaving and not command.args.get("force", False):
+            staying = [replica for replica in self._roster.replicas if replica.node < nodes]
+            self._check_rest(leaving, sum(not one.waived or one.alive for one in staying))
         try:
             answer = self._places.scale(nodes, _who(command), command.reason)
         except ClusterError as error:

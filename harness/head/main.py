@@ -22,7 +22,7 @@ from harness.head.supervisor import Supervisor
 from harness.records.errors import RecordError
 from harness.records.layout import RunFolder
 from harness.records.lock import FolderTaken, folder_lock
-from harness.records.logs import LINE_FORMAT
+from harness.records.logs import log_to_stderr
 from harness.spec import RunSpec
 from harness.wire.keys import KeyProblem, ServerKeys
 from harness.wire.sockets import CannotListen, TooFewFiles, raise_fd_limit
@@ -37,7 +37,7 @@ log = logging.getLogger("paceline.head")
 def run_head(path: Path) -> int:
     """Blocks until the run has ended. The exit status tells only whether it ended in order."""
     folder = RunFolder(path.resolve())
-    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format=LINE_FORMAT)
+    log_to_stderr()
     try:
         spec = _spec(folder)
         raise_fd_limit(4 * spec.expected_replicas + 256)

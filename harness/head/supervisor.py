@@ -271,6 +271,7 @@ class Supervisor:
         self.book.save()
         self.telemetry.publish_snapshot(time.monotonic())
         self.telemetry.publish_roster()
+        self.telemetry.publish_cluster(final=True)
         await asyncio.sleep(0.3)
         if self.spec.cluster.kind == "kubernetes":
             await self.inquiries.until_record_taken(self.spec.cluster.kubernetes.keep_record_s, self.server.poke)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from typing import Protocol
 
@@ -17,6 +18,8 @@ from harness.head.roster import Replica, Roster
 from harness.head.runbook import RunBook
 from harness.head.snapshot import SnapshotBuilder, View
 from harness.head.stragglers import StragglerDuty
+from harness.records.clusterlog import ClusterWriter
+from harness.records.errors import RecordError
 from harness.records.layout import RunFolder
 from harness.spec import RunSpec
 from harness.wire import control
@@ -51,6 +54,7 @@ class Telemetry:
         self._sequence = 0
         self._roster_told = 0
         self._cluster_told: ClusterView | None = None
+        self._cluster_log = ClusterWriter(head.folder.cluster)
         self._cpu = (time.monotonic(), time.process_time(), 0.0)
         self._cpu_percent = (0.0, 0.0)
 
@@ -102,12 +106,18 @@ class Telemetry:
         changed = self._slot_infos(roster.take_changed())
         self._head.server.publish(control.RosterNews(roster.version, changed, self._attempts()))
 
-    def publish_cluster(self) -> None:
-        """What is seen of pods and nodes, if that has changed."""
+    def publish_cluster(self, *, final: bool = False) -> None:
+        """What is seen of pods and nodes, if that has changed; told and recorded."""
         view = self._head.placement.view()
-        if view is not None and view is not self._cluster_told:
+        if view is None:
+            return
+        if view is not self._cluster_told:
             self._cluster_told = view
             self._head.server.publish(view)
+        with contextlib.suppress(RecordError):  # tried again; of a disk that stays full, the samples tell
+            self._cluster_log.take(view, time.time(), final=final)
+        if final:
+            self._cluster_log.close()
 
     def state(self, request: control.GetState, role: str) -> control.RunState:
         head = self._head

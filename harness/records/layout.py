@@ -8,7 +8,10 @@ reserve             bytes kept back for run.json should the disk fill up; only w
 workers.json        the worker processes of a local run, by pid and start time
 keys/               CURVE keys, 0600
 journal.jsonl       one entry a line, appended
+fleet.json          which GPUs each replica owned, from when on; replaced atomically
+cluster.jsonl       pods and nodes as the head saw them, one change a line, appended; only of a run on a cluster
 samples/NNNNNN.parquet, timeline/NNNNNN.parquet     immutable chunks, written aside and renamed
+gpus/fetched.jsonl  what was fetched into gpus/ after the run, one fetch a line; only then
 attempts/<n>/       settings asked and in effect, LoadGen's own logs
 logs/               head.log, driver-<n>.log, node000.log, node000-gpu0.log
 exports/            pictures and tables that a console was asked to save; made for the first of them
@@ -64,12 +67,24 @@ class RunFolder:
         return self.path / "journal.jsonl"
 
     @property
+    def fleet_json(self) -> Path:
+        return self.path / "fleet.json"
+
+    @property
+    def cluster(self) -> Path:
+        return self.path / "cluster.jsonl"
+
+    @property
     def samples(self) -> Path:
         return self.path / "samples"
 
     @property
     def timeline(self) -> Path:
         return self.path / "timeline"
+
+    @property
+    def fetched(self) -> Path:
+        return self.gpus / "fetched.jsonl"
 
     @property
     def logs(self) -> Path:

@@ -1,7 +1,8 @@
 """Reading a run's logs from their ends: the tail of one, and the newest lines of all merged by time.
 
 Files are never read whole: a tail takes at most 256 KB, a merge at most 64 KB a file and 4 MB in all, newest files first.
-Our processes begin a line with local time (`2026-03-01 10:00:00,123 WARNING text`, a worker's note about a process with
+Our processes begin a line with a time (`2026-03-01 10:00:00,123+0100 WARNING text`; local where no zone is named, as in a
+worker's own lines and in its note about a process,
 `--- 2026-03-01 10:00:00.123 worker: text`); engines may print anything. vLLM's lines name process and level first and
 leave the year out (`(EngineCore pid=12) WARNING 11-29 10:00:00 [core.py:12] text`): the year is the last in which that day
 was not after the file's last write. A line without a time belongs to the one before it and has its time and level; above
@@ -12,6 +13,7 @@ thread.
 from __future__ import annotations
 
 import datetime
+import logging
 import os
 import re
 import time
@@ -28,7 +30,6 @@ TAIL_BYTES = 256 * 1024
 FILE_BYTES = 64 * 1024
 ALL_BYTES = 4 * 1024 * 1024
 LINE_CHARACTERS = 2000
-LINE_FORMAT = "%(asctime)s %(levelname)s %(message)s"  # of what our processes log
 
 _TIME = re.compile(
     r"(?:--- )?\[?(\d{4}-\d\d-\d\d)[ T](\d\d:\d\d:\d\d)(?:[.,](\d{1,9}))?(Z|[+-]\d\d:?\d\d)?\]?"
@@ -44,6 +45,24 @@ _ERROR = re.compile(
 _WARN = re.compile(r"\b(WARN|WARNING|[Ww]arning)\b")
 _OF_SLOT = re.compile(r"(node\d+/gpu\d+) ")
 _CONTROL = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f]")
+
+
+class LineFormatter(logging.Formatter):
+    """Of what our processes log. With the zone: logs of pods are read on machines elsewhere."""
+
+    def __init__(self) -> None:
+        super().__init__("%(asctime)s %(levelname)s %(message)s")
+
+    def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:
+        at = time.localtime(record.created)
+        return f"{time.strftime('%Y-%m-%d %H:%M:%S', at)},{int(record.msecs):03d}{time.strftime('%z', at)}"
+
+
+def log_to_stderr() -> None:
+    """For the main function of a process."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(LineFormatter())
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,13 +15,14 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from harness.cluster.base import NodeEvent, Place
+from harness.cluster.base import ClusterError, NodeEvent, Place, Removal
 from harness.head import attempt
+from harness.head import supervisor as supervisors
 from harness.head.runbook import RunBook
-from harness.head.supervisor import Supervisor
 from harness.records.layout import RunFolder
 from harness.records.lock import folder_lock
 from harness.spec import RunSpec
+from harness.wire.clusterview import ClusterView
 from harness.wire.keys import ServerKeys
 from harness.wire.sockets import raise_fd_limit
 from tests.bench.rig import child_config
@@ -31,6 +32,7 @@ class NoCluster:
     """Replicas come from the bench."""
 
     kind = "local"
+    evicts_nodes = False
 
     def start(self, place: Place) -> None:
         pass
@@ -40,6 +42,21 @@ class NoCluster:
 
     def why_missing(self, node: int) -> str:
         return "the bench has not registered it yet"
+
+    def view(self) -> ClusterView | None:
+        return None
+
+    def removal(self, node: int) -> Removal:
+        return Removal()
+
+    async def evict(self, node: int, *, cordon: bool, why: str) -> str:
+        raise ClusterError("the bench's replicas are not evicted")
+
+    def scaled(self, nodes: int) -> None:
+        pass
+
+    def describe(self, node: int) -> list[str]:
+        return []
 
     def stop(self, deadline_s: float) -> None:
         pass
@@ -59,8 +76,8 @@ async def supervise(folder: RunFolder) -> None:
     spec = RunSpec.model_validate_json((folder.path / "spec.json").read_bytes())
     raise_fd_limit(4 * spec.expected_replicas + 256)
     keys = ServerKeys.load(folder.keys)
-    supervisor = Supervisor(folder, spec, keys, RunBook(folder, spec, keys.server.public.decode()))
-    supervisor.cluster = NoCluster()
+    supervisors.cluster_of = lambda folder, spec: NoCluster()  # type: ignore[attr-defined]
+    supervisor = supervisors.Supervisor(folder, spec, keys, RunBook(folder, spec, keys.server.public.decode()))
     gc.freeze()
     await supervisor.run()
 

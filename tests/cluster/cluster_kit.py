@@ -25,8 +25,9 @@ from fake.access import Rule
 from fake.cluster import FakeCluster
 from fake.disruption import DisruptionLoop
 from fake.jobs import JobLoop
+from fake.jobsets import JOB_SET, JobSetLoop
 from fake.kubelet import Fate, InStore, Kubelet, StubKubelet
-from fake.loops import ControlPlane, going, is_true
+from fake.loops import ControlPlane, Runs, going, is_true
 from fake.nodes import ClaimLoop, NodeLoop
 from fake.processes import ProcessKubelet
 from fake.quota import QuotaLoop
@@ -51,6 +52,7 @@ def cluster_of(
     racks: int = 0,
     backoff_s: float = 10.0,
     namespace: str = NAMESPACE,
+    job_sets: bool = False,
 ) -> Iterator[ClusterKit]:
     """`racks`: so many zones in turn. `backoff_s`: what a real Job controller makes 10 s before it replaces a pod."""
     # Not in `place`, whose path may be too long for the sockets of what runs in the pods.
@@ -67,7 +69,10 @@ def cluster_of(
             else:
                 kubelet = StubKubelet(InStore(store))
             jobs = JobLoop(store, first_backoff_s=backoff_s)
-            loops = [loop(store) for loop in (QuotaLoop, NodeLoop, ClaimLoop, SchedulerLoop, DisruptionLoop)]
+            loops: list[Runs] = [loop(store) for loop in (QuotaLoop, NodeLoop, ClaimLoop, SchedulerLoop, DisruptionLoop)]
+            if job_sets:
+                store.kinds.add(JOB_SET)
+                loops.append(JobSetLoop(store))
             return ClusterKit(
                 cluster, kubelet, ControlPlane(store, [*loops, jobs, kubelet]), namespace, place / "kubeconfig", folder
             )
@@ -78,6 +83,7 @@ def cluster_of(
         kit.add_nodes(nodes, gpus=gpus, racks=racks)
         cluster.kubeconfig(kit.kubeconfig, namespace=namespace)
         task = cluster.in_background(kit.plane.run)
+        stack.callback(cluster.call, task.cancel)  # before the kubelet closes, or it would start its pods again
         yield kit
         failed = cluster.call(lambda: task.exception() if task.done() and not task.cancelled() else None)
         if failed is not None:

@@ -18,7 +18,10 @@ from cluster_kit import ClusterKit, environment, free_ports
 
 from harness.cluster.local import head_alive
 from harness.cluster.procinfo import end_group, is_alive
+from harness.records.journal import read_journal
 from harness.records.layout import RunFolder, list_runs
+from harness.wire.client import HeadClient
+from harness.wire.control import SlotInfo
 
 #: Pods of the fake are processes of this machine, which has few cores and little memory.
 SMALL = {
@@ -118,6 +121,26 @@ def laptop_of(kit: ClusterKit, place: Path, name: str = "laptop", kubeconfig: Pa
         yield made
     finally:
         made.close()
+
+
+def slots(folder: RunFolder) -> list[SlotInfo]:
+    """As its head says."""
+    with HeadClient.of_run(folder.path) as head:
+        return head.state(journal_tail=0).slots
+
+
+def ready(folder: RunFolder) -> int:
+    return sum(slot.state == "READY" for slot in slots(folder))
+
+
+def on_claim(kit: ClusterKit, folder: RunFolder) -> RunFolder:
+    """The head's own record of a run."""
+    return RunFolder(kit.claim("paceline-results") / folder.name)
+
+
+def told(kit: ClusterKit, folder: RunFolder, what: str) -> list[str]:
+    """Reasons of all such entries of the head's journal."""
+    return [entry.why for entry in read_journal(on_claim(kit, folder).journal) if entry.what == what]
 
 
 def objects_of(kit: ClusterKit) -> list[str]:

@@ -2,47 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
-from cluster_kit import ClusterKit, cluster_of
-from laptop_kit import Laptop, laptop_of
+from cluster_kit import ClusterKit
+from laptop_kit import Laptop, ready, slots, told
 
-from harness.records.journal import read_journal
 from harness.records.layout import RunFolder
 from harness.wire.client import HeadAddress, HeadClient
-from harness.wire.control import SlotInfo
 
 PATIENCE_S = 60.0
 
 pytestmark = pytest.mark.timeout(180)
-
-
-@pytest.fixture
-def kit(tmp_path: Path) -> Iterator[ClusterKit]:
-    with cluster_of(5, tmp_path, processes=True, backoff_s=0.5) as made:
-        yield made
-
-
-@pytest.fixture
-def laptop(kit: ClusterKit, tmp_path: Path) -> Iterator[Laptop]:
-    with laptop_of(kit, tmp_path) as made:
-        yield made
-
-
-def slots(folder: RunFolder) -> list[SlotInfo]:
-    with HeadClient.of_run(folder.path) as head:
-        return head.state(journal_tail=0).slots
-
-
-def ready(folder: RunFolder) -> int:
-    return sum(slot.state == "READY" for slot in slots(folder))
-
-
-def told(kit: ClusterKit, folder: RunFolder, what: str) -> list[str]:
-    journal = kit.claim("paceline-results") / folder.name / "journal.jsonl"
-    return [entry.why for entry in read_journal(journal) if entry.what == what]
 
 
 def test_a_run_grows_to_the_whole_fleet_and_shrinks_again(kit: ClusterKit, laptop: Laptop) -> None:
@@ -54,7 +23,7 @@ def test_a_run_grows_to_the_whole_fleet_and_shrinks_again(kit: ClusterKit, lapto
         done = laptop.paceline("scale", folder.name, str(nodes))
         assert done.returncode == 0, done.stderr
         laptop.until(lambda nodes=nodes: ready(folder) == nodes, PATIENCE_S, f"{nodes} nodes ready")
-        kit.until(lambda nodes=nodes: len(kit.pods("worker")) == nodes, PATIENCE_S, f"{nodes} pods")
+        kit.until(lambda nodes=nodes: len(kit.pods("worker")) == nodes, PATIENCE_S, f"{nodes} pods")  # type: ignore[misc]
     assert laptop.paceline("stop", folder.name).returncode == 0
 
 

@@ -6,42 +6,19 @@ import json
 import os
 import signal
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-from cluster_kit import ClusterKit, cluster_of
+from cluster_kit import ClusterKit
 from fake.access import Rule
-from laptop_kit import Laptop, laptop_of, objects_of
+from laptop_kit import Laptop, laptop_of, objects_of, on_claim, ready
 
 from harness.cluster.kube.linkfile import read_link
 from harness.cluster.local import head_alive
 from harness.cluster.procinfo import is_alive
 from harness.records.runfile import read_run
-from harness.wire.client import HeadAddress, HeadClient
+from harness.wire.client import HeadAddress
 
 PATIENCE_S = 60.0
-
-
-@pytest.fixture
-def kit(tmp_path: Path) -> Iterator[ClusterKit]:
-    with cluster_of(3, tmp_path, processes=True, backoff_s=0.5) as made:
-        yield made
-
-
-@pytest.fixture
-def laptop(kit: ClusterKit, tmp_path: Path) -> Iterator[Laptop]:
-    with laptop_of(kit, tmp_path) as made:
-        yield made
-
-
-def in_their_record(kit: ClusterKit, laptop: Laptop) -> Path:
-    return kit.claim("paceline-results") / laptop.folder.name
-
-
-def ready_slots(laptop: Laptop) -> int:
-    with HeadClient.of_run(laptop.folder.path) as head:
-        return sum(slot.state == "READY" for slot in head.state(journal_tail=0).slots)
 
 
 def test_a_run_goes_from_one_command_to_a_whole_record_and_an_empty_namespace(kit: ClusterKit, laptop: Laptop) -> None:
@@ -51,7 +28,7 @@ def test_a_run_goes_from_one_command_to_a_whole_record_and_an_empty_namespace(ki
     assert "workers: 2 pods asked for" in done.stderr
     assert "nothing of it is left on the cluster" in done.stderr
     assert objects_of(kit) == []
-    there, here = in_their_record(kit, laptop), laptop.folder.path
+    there, here = on_claim(kit, laptop.folder).path, laptop.folder.path
     copied = [path.relative_to(there) for path in there.rglob("*.parquet")] + [Path("run.json"), Path("journal.jsonl")]
     assert len(copied) > 3
     for name in copied:
@@ -63,12 +40,12 @@ def test_a_run_goes_from_one_command_to_a_whole_record_and_an_empty_namespace(ki
 def test_a_link_that_ended_leaves_the_run_alone_and_the_next_command_starts_another(kit: ClusterKit, laptop: Laptop) -> None:
     laptop.begin(*laptop.run(1))
     folder = laptop.until_linked()
-    laptop.until(lambda: ready_slots(laptop) == 2, PATIENCE_S, "both replicas ready")
+    laptop.until(lambda: ready(laptop.folder) == 2, PATIENCE_S, "both replicas ready")
     os.kill(first := laptop.link_pid(), signal.SIGTERM)
     laptop.until(lambda: not is_alive(first, None), 10, "the link ended")
     assert kit.ready("head") == 1
     status = laptop.paceline("status", folder.name)
-    assert "not followed from here" in status.stdout
+    assert "its link to the cluster is dead" in status.stdout
     assert laptop.paceline("rate", folder.name, "20").returncode == 0, laptop.said()
     assert head_alive(folder)
     os.kill(second := laptop.link_pid(), signal.SIGKILL)
@@ -78,33 +55,33 @@ def test_a_link_that_ended_leaves_the_run_alone_and_the_next_command_starts_anot
     laptop.until(lambda: not objects_of(kit), PATIENCE_S, "nothing left")
     assert (link := read_link(folder)) is not None
     assert link.state == "whole"
-    there = in_their_record(kit, laptop)
+    there = on_claim(kit, laptop.folder).path
     assert (folder.path / "journal.jsonl").read_bytes() == (there / "journal.jsonl").read_bytes()
 
 
 def test_a_head_that_is_replaced_is_found_again_at_the_same_local_address(kit: ClusterKit, laptop: Laptop) -> None:
     laptop.begin(*laptop.run(1))
     folder = laptop.until_linked()
-    laptop.until(lambda: ready_slots(laptop) == 2, PATIENCE_S, "both replicas ready")
+    laptop.until(lambda: ready(laptop.folder) == 2, PATIENCE_S, "both replicas ready")
     before = HeadAddress.read(folder)
     kit.kill(kit.pods("head")[0]["metadata"]["name"])
     laptop.until(lambda: HeadAddress.read(folder).epoch == before.epoch + 1, PATIENCE_S, "the next epoch")
     after = HeadAddress.read(folder)
     assert (after.control, after.telemetry, after.pid) == (before.control, before.telemetry, before.pid)
-    laptop.until(lambda: ready_slots(laptop) == 2, PATIENCE_S, "both replicas registered again")
+    laptop.until(lambda: ready(laptop.folder) == 2, PATIENCE_S, "both replicas registered again")
     kit.cluster.stop()
     laptop.until(lambda: "does not answer" in laptop.said(), PATIENCE_S, "the link says that the API server is away")
     kit.cluster.start()
     back = "control: leads to the head again"
     laptop.until(lambda: back in laptop.said().rpartition("does not answer")[2], PATIENCE_S, "the link says that it is back")
-    assert ready_slots(laptop) == 2
+    assert ready(laptop.folder) == 2
     assert laptop.paceline("stop", folder.name).returncode == 0
 
 
 def test_a_run_is_scaled_down_and_up_while_it_goes_on(kit: ClusterKit, laptop: Laptop) -> None:
     laptop.begin(*laptop.run(2))
     folder = laptop.until_linked()
-    laptop.until(lambda: ready_slots(laptop) == 4, PATIENCE_S, "all replicas ready")
+    laptop.until(lambda: ready(laptop.folder) == 4, PATIENCE_S, "all replicas ready")
     too_many = laptop.paceline("scale", folder.name, "3")
     assert (too_many.returncode, "1 to 2" in too_many.stderr) == (2, True)
     down = laptop.paceline("scale", folder.name, "1", "--reason", "enough")
@@ -113,7 +90,7 @@ def test_a_run_is_scaled_down_and_up_while_it_goes_on(kit: ClusterKit, laptop: L
     up = laptop.paceline("scale", folder.name, "2", "--json")
     assert up.returncode == 0, up.stderr
     assert json.loads(up.stdout)["nodes"] == 2
-    laptop.until(lambda: ready_slots(laptop) == 4, PATIENCE_S, "all replicas ready again")
+    laptop.until(lambda: ready(laptop.folder) == 4, PATIENCE_S, "all replicas ready again")
     budget = kit.get("PodDisruptionBudget", f"{folder.name}-worker")
     assert budget is not None
     assert budget["spec"]["minAvailable"] == 0
@@ -160,7 +137,7 @@ def test_whoever_may_read_only_the_viewers_keys_watches_and_is_told_so(kit: Clus
 def test_a_head_that_failed_for_good_is_made_anew_and_the_workers_stay(kit: ClusterKit, laptop: Laptop) -> None:
     laptop.begin(*laptop.run(1, **{"cluster.kubernetes.head_restarts": 0}))
     folder = laptop.until_linked()
-    laptop.until(lambda: ready_slots(laptop) == 2, PATIENCE_S, "both replicas ready")
+    laptop.until(lambda: ready(laptop.folder) == 2, PATIENCE_S, "both replicas ready")
     workers = [pod["metadata"]["uid"] for pod in kit.pods("worker")]
     healthy = laptop.paceline("restart-head", folder.name, "--no-console")
     assert "has not failed" in healthy.stderr
@@ -169,7 +146,7 @@ def test_a_head_that_failed_for_good_is_made_anew_and_the_workers_stay(kit: Clus
     laptop.until(lambda: f"paceline restart-head {folder.name}" in laptop.said(), PATIENCE_S, "the link says what to do")
     laptop.begin("restart-head", folder.name, "--no-console")
     laptop.until(lambda: HeadAddress.read(folder).epoch == 2, PATIENCE_S, "the next epoch")
-    laptop.until(lambda: ready_slots(laptop) == 2, PATIENCE_S, "both replicas registered again")
+    laptop.until(lambda: ready(laptop.folder) == 2, PATIENCE_S, "both replicas registered again")
     assert [pod["metadata"]["uid"] for pod in kit.pods("worker")] == workers
     assert laptop.paceline("stop", folder.name).returncode == 0
 
@@ -204,14 +181,14 @@ def test_a_record_that_nobody_came_for_in_time_is_said_to_be_on_the_claim(kit: C
     assert (about := read_link(folder)) is not None
     assert about.state == "gone"
     kit.until(lambda: not objects_of(kit), PATIENCE_S, "nothing left")
-    assert (in_their_record(kit, laptop) / "run.json").is_file()
+    assert (on_claim(kit, laptop.folder).path / "run.json").is_file()
     assert "no longer on its cluster" in laptop.paceline("rate", folder.name, "5").stderr
 
 
 def test_a_second_ctrl_c_ends_the_run_on_the_cluster_at_once(kit: ClusterKit, laptop: Laptop) -> None:
     running = laptop.begin(*laptop.run(1))
     folder = laptop.until_linked()
-    laptop.until(lambda: ready_slots(laptop) == 2, PATIENCE_S, "both replicas ready")
+    laptop.until(lambda: ready(laptop.folder) == 2, PATIENCE_S, "both replicas ready")
     link = laptop.link_pid()
     os.killpg(running.pid, signal.SIGINT)
     time.sleep(0.3)  # two signals at once are one

@@ -186,6 +186,16 @@ async def test_scaling_down_drains_the_highest_nodes_and_up_takes_them_back(desk
     assert not desk.fleet[4].waived
 
 
+async def test_scaling_down_asks_for_the_same_quorum_of_the_rest_as_an_eviction(tmp_path: Path) -> None:
+    desk = Desk(tmp_path, a_spec(3, 2, cluster={"kind": "kubernetes"}))
+    for number in (0, 1, 2):
+        desk.roster.move(desk.fleet[number], states.LOST, "hangs")
+    answer = desk.ask("scale", nodes=2)
+    assert answer.message == "1 READY replicas would remain, the quorum is 2; force to do it anyway"
+    assert desk.cluster.wanted != 2
+    assert desk.ask("scale", nodes=2, force=True).ok
+
+
 @pytest.mark.parametrize("nodes", [0, 4, "2", True, None, 2.5])
 async def test_a_size_that_the_fleet_cannot_have_is_refused(desk: Desk, nodes: Any) -> None:
     answer = desk.ask("scale", nodes=nodes)

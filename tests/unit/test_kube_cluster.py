@@ -15,7 +15,8 @@ from harness.cluster.base import ClusterError
 from harness.cluster.kube.api import Api
 from harness.cluster.kube.evictions import Evictions
 from harness.cluster.kube.logfiles import LogFiles
-from harness.cluster.kube.logtee import LogTee, _parted
+from harness.cluster.kube.loglines import parted, stamp_of, zoned
+from harness.cluster.kube.logtee import LogTee
 from harness.cluster.kube.problems import ApiProblem, Cause
 from harness.cluster.kube.rights import Rights
 from harness.cluster.kube.viewing import Rows
@@ -342,12 +343,34 @@ def test_lines_without_a_time_get_one_and_a_traceback_stays_together(tmp_path: P
     assert [round(line.unix - T0, 1) for line in merged.lines] == [0.0, 0.1, 0.1, 0.1, 7.0]
 
 
+@pytest.mark.parametrize(
+    ("line", "kept"),
+    [
+        ("2023-11-14 22:13:20,123 INFO ready", "2023-11-14 22:13:20,123+00:00 INFO ready"),
+        ("2023-11-15 03:58:21 paceline.worker INFO a", "2023-11-15 03:58:21+05:45 paceline.worker INFO a"),
+        ("--- 2023-11-14 18:43:19,9 worker: b", "--- 2023-11-14 18:43:19,9-03:30 worker: b"),
+        ("2023-11-14 22:13:20,123+0100 INFO has one", "2023-11-14 22:13:20,123+0100 INFO has one"),
+        ("2020-01-01 00:00:00 an older time", None),
+        ("2023-13-14 22:13:20 no time", None),
+        ("plain", None),
+    ],
+)
+def test_a_line_with_a_time_gets_the_zone_of_the_pod_that_wrote_it(line: str, kept: str | None) -> None:
+    assert zoned(line, 1_700_000_000.2) == kept
+
+
+def test_a_line_of_vllm_gets_its_year_and_zone_and_keeps_process_and_level() -> None:
+    line = zoned("(EngineCore_DP0 pid=12) WARNING 11-14 22:13:20 [core.py:12] slow", T0)
+    assert line == f"{stamp_of(T0)} WARNING (EngineCore_DP0 pid=12) [core.py:12] slow"
+    assert zoned("INFO 11-14 22:13:20 [core.py:12] error: none", T0) == f"{stamp_of(T0)} INFO [core.py:12] error: none"
+
+
 def test_the_time_of_a_line_is_read_in_any_zone_and_to_the_nanosecond() -> None:
-    assert _parted("2023-11-14T22:13:20.000000007Z a b") == (1_700_000_000_000_000_007, "a b")
-    assert _parted("2023-11-15T00:13:20.1+02:00 a") == (1_700_000_000_100_000_000, "a")
-    assert _parted("2023-11-14T22:13:20Z ") == (1_700_000_000_000_000_000, "")
-    assert _parted("no time here") == (None, "no time here")
-    assert _parted("") == (None, "")
+    assert parted("2023-11-14T22:13:20.000000007Z a b") == (1_700_000_000_000_000_007, "a b")
+    assert parted("2023-11-15T00:13:20.1+02:00 a") == (1_700_000_000_100_000_000, "a")
+    assert parted("2023-11-14T22:13:20Z ") == (1_700_000_000_000_000_000, "")
+    assert parted("no time here") == (None, "no time here")
+    assert parted("") == (None, "")
 
 
 class Logs:

@@ -172,7 +172,29 @@ def test_ports_of_the_spec_are_those_of_service_and_pod() -> None:
     found = rendered(control_port=6000, telemetry_port=6001)
     service = {port["name"]: port["port"] for port in found["Service", "r-head"]["spec"]["ports"]}
     pod = {port["name"]: port["containerPort"] for port in container_of(found["Job", "r-head"])["ports"]}
-    assert service == pod == {"control": 6000, "telemetry": 6001}
+    assert service == {"control": 6000, "telemetry": 6001}
+    assert pod == {**service, "metrics": 9464}
+
+
+@pytest.mark.parametrize(("listen", "head", "worker"), [
+    (None, ["control", "telemetry", "metrics:9464"], ["metrics:9464"]),
+    ("0.0.0.0:9999", ["control", "telemetry", "metrics:9999"], ["metrics:9999"]),
+    ("off", ["control", "telemetry"], []),
+])  # fmt: skip
+def test_the_port_of_our_own_metrics_has_a_name_where_something_listens(listen: str, head: list[str], worker: list[str]) -> None:
+    spec = spec_of()
+    found = by_name(render(spec.model_copy(update={"metrics": spec.metrics.model_copy(update={"listen": listen})}), "r"))
+    for component, wanted in (("head", head), ("worker", worker)):
+        ports = container_of(found["Job", f"r-{component}"]).get("ports", [])
+        assert [f"{p['name']}:{p['containerPort']}" if p["name"] == "metrics" else p["name"] for p in ports] == wanted
+
+
+def test_files_of_the_metrics_source_come_from_a_secret_of_the_head_alone() -> None:
+    found = rendered(metrics_secret="prometheus-token")
+    head, worker = pod_of(found["Job", "r-head"]), pod_of(found["Job", "r-worker"])
+    assert {"name": "metrics", "secret": {"secretName": "prometheus-token", "defaultMode": 0o440}} in head["volumes"]
+    assert {"name": "metrics", "mountPath": "/etc/paceline-metrics", "readOnly": True} in head["containers"][0]["volumeMounts"]
+    assert "metrics" not in {volume["name"] for volume in worker["volumes"]}
 
 
 def test_start_nodes_are_placed_at_first() -> None:
@@ -418,7 +440,7 @@ def test_a_jobset_wraps_the_same_jobs_and_starts_workers_after_the_head() -> Non
     whole = found["JobSet", "r"]
     head, worker = whole["spec"]["replicatedJobs"]
     jobs = rendered()
-    assert head["template"]["spec"] == jobs["Job", "r-head"]["spec"]
+    assert head["template"]["spec"] == jobs["Job", "r-head"]["spec"] | {"completionMode": "NonIndexed"}
     assert worker["template"]["spec"] == jobs["Job", "r-worker"]["spec"]
     assert worker["dependsOn"] == [{"name": "head", "status": "Ready"}]
     assert whole["metadata"]["labels"] == names.labels("r") | {QUEUE_LABEL: "gpus"}

@@ -11,6 +11,7 @@ from console.screens.dialogs.choose import AskAttempt, AskChoice
 from console.screens.dialogs.leave import AskOnQuit
 from console.screens.dialogs.rate import AskRate, parse_qps
 from console.screens.dialogs.remove import AskRemoval
+from console.screens.dialogs.scale import AskNodes
 from console.screens.dialogs.sending import Sending
 from console.screens.dialogs.typed import TypeToConfirm
 
@@ -18,6 +19,7 @@ __all__ = [
     "Answer",
     "AskAttempt",
     "AskChoice",
+    "AskNodes",
     "AskOnQuit",
     "AskRate",
     "AskRemoval",

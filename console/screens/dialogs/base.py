@@ -21,7 +21,9 @@ from console.screens.acts import Grave
 Fact = tuple[str, str]  # its name and its text, which may be a Grave one
 Facts = Callable[[], Sequence[Fact]]
 
-_AROUND = 8  # lines of a dialog that are not its body: borders, complaint, buttons
+#: Lines of a dialog that are not its body: borders, complaint, buttons, and space on a terminal that is not short.
+_AROUND, _AROUND_SHORT = 8, 5
+_TALL = 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +42,7 @@ class Answer:
 class Dialog(ModalScreen[Answer | None]):
     first_focus = "#cancel"
     hint = "tab moves on · esc cancels"
-    VERTICAL_BREAKPOINTS = [(0, "-short"), (30, "-tall")]  # noqa: RUF012 - as Textual declares it
+    VERTICAL_BREAKPOINTS = [(0, "-short"), (_TALL, "-tall")]  # noqa: RUF012 - as Textual declares it
     BINDINGS: ClassVar = [
         Binding("escape", "cancel", "Cancel", show=False),
         Binding("left,right", "other_button", "Other button", show=False),
@@ -105,7 +107,8 @@ class Dialog(ModalScreen[Answer | None]):
 
     def on_resize(self, event: Resize) -> None:
         """The facts scroll, the buttons are always there."""
-        self.query_one("#dialog-body").styles.max_height = max(3, event.size.height - _AROUND)
+        around = _AROUND if event.size.height >= _TALL else _AROUND_SHORT
+        self.query_one("#dialog-body").styles.max_height = max(3, event.size.height - around)
         self.call_after_refresh(self._hint)
 
     def _hint(self) -> None:

@@ -29,6 +29,8 @@ from harness.cluster.kube import names
 from harness.cluster.kube.access import Access, access
 from harness.cluster.kube.api import Api, ApiProblem, once
 from harness.cluster.kube.forward import Ways, ways_to_head
+from harness.cluster.kube.headlog import keep_head_log
+from harness.cluster.kube.jobsets import why_set_failed
 from harness.cluster.kube.linkfile import LinkFile, read_link, write_link
 from harness.cluster.kube.mirror import CannotCopy, Mirror, Progress
 from harness.cluster.kube.removal import remove
@@ -38,7 +40,7 @@ from harness.records.errors import RecordError
 from harness.records.files import write_atomically
 from harness.records.layout import RunFolder
 from harness.records.lock import FolderTaken, folder_lock
-from harness.records.logs import LINE_FORMAT
+from harness.records.logs import log_to_stderr
 from harness.records.runfile import read_run
 from harness.spec import RunSpec
 from harness.wire import inquiry
@@ -54,6 +56,7 @@ STEP_S = 1.0
 BYTES_A_STEP, BYTES_A_STEP_AT_END = 8 << 20, 64 << 20
 _ASK_S = 6.0
 _LOOK_EVERY_S = 10.0
+_HEAD_ENDS_WITHIN_S = 5.0  # once its record has been taken
 #: Whoever started the run takes its record first; a guest only if nobody has.
 _GUEST_WAITS_S = 30.0
 REMOVE_WITHIN_S = 900.0
@@ -97,6 +100,7 @@ class Link:
             ways.close()
         if why_gone:
             log.error("%s", why_gone)
+        self._keep_last_words()
         if self._kube.clean_up:
             self._clean_up()
         else:
@@ -212,6 +216,12 @@ class Link:
                 f"{self._instance} has been removed from namespace {namespace} before its record was whole here; "
                 f"the head's own is on the claim {self._kube.results_claim}"
             )
+        await keep_head_log(api, self._folder)
+        if self._kube.jobset and (why := await why_set_failed(api, self._instance)):
+            return (
+                f"{why}; its head and its workers have ended with it; the record as far as it got is on the claim "
+                f"{self._kube.results_claim} of namespace {namespace}, in {self._there()}"
+            )
         jobs = [reduce_job(raw) for raw in await api.list("Job", selector=names.selector(self._instance, "head"))]
         if any((condition := job.condition("Complete")) and condition.status == "True" for job in jobs):
             return (
@@ -234,6 +244,17 @@ class Link:
             self._trouble = text
 
     # --- the end -----------------------------------------------------------------------------------------
+
+    def _keep_last_words(self) -> None:
+        """Of the head, which it said after it had read its own log for the last time."""
+        try:
+            once(
+                self._access,
+                lambda api: keep_head_log(api, self._folder, wait_s=_HEAD_ENDS_WITHIN_S),
+                namespace=self._kube.namespace,
+            )
+        except ClusterError as error:
+            log.warning("the last lines of the head's log are not here: %s", error)
 
     def _clean_up(self) -> None:
         """Tries for a while when the API server does not answer; what is left after that is a person's."""
@@ -267,7 +288,7 @@ def _best_keys(folder: RunFolder) -> ClientKeys:
 def run_link(path: Path) -> int:
     """Blocks until the run is over for this machine."""
     folder = RunFolder(path.resolve())
-    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format=LINE_FORMAT)
+    log_to_stderr()
     for noisy in ("httpx", "httpcore"):
         logging.getLogger(noisy).setLevel(logging.WARNING)  # a line a request
     threading.excepthook = _one_line

@@ -8,26 +8,16 @@ logs do on one machine.
 from __future__ import annotations
 
 import os
-import re
 import time
 from pathlib import Path
 
+from harness.cluster.kube.loglines import stamp_of, zoned
 from harness.records.layout import RunFolder
 from harness.worker.logs import LIMIT_BYTES
 
 _MOST_WAITING_BYTES = 32 * 1024 * 1024
 _STAMP_AGAIN_S = 1.0
-# Lines that records/logs.py finds a time in: our own, and vLLM's.
-_HAS_TIME = re.compile(
-    r"(?:--- )?\[?\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d|(\([A-Za-z][^()]{0,60} pid=\d+\) )?[A-Z]{4,8} \d\d-\d\d \d\d:\d\d:\d\d"
-)
-
 Batch = dict[str, list[str]]
-
-
-def stamp_of(unix: float) -> str:
-    """Local time, as logging writes it."""
-    return f"{time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(unix))},{int(unix % 1 * 1000):03d}"
 
 
 class LogFiles:
@@ -43,17 +33,15 @@ class LogFiles:
 
     def add(self, name: str, text: str, unix: float) -> None:
         """A line without a time gets one, unless it follows another within a second: then it may belong to it."""
-        if not _HAS_TIME.match(text):
-            if unix - self._stamped.get(name, 0.0) > _STAMP_AGAIN_S:
-                text = f"{stamp_of(unix)} {text}"
-                self._stamped[name] = unix
-        else:
+        timed = zoned(text, unix)
+        if timed is not None or unix - self._stamped.get(name, 0.0) > _STAMP_AGAIN_S:
             self._stamped[name] = unix
+            text = timed or f"{stamp_of(unix)} {text}"
         self._collect(name, text)
 
-    def note(self, name: str, text: str, unix: float) -> None:
+    def note(self, name: str, text: str, unix: float, who: str = "worker") -> None:
         self._stamped.pop(name, None)  # what follows does not belong to it
-        self._collect(name, f"--- {stamp_of(unix)} worker: {text}")
+        self._collect(name, f"--- {stamp_of(unix)} {who}: {text}")
 
     def take(self) -> Batch:
         """What waits, for `write`."""

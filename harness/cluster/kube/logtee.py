@@ -1,10 +1,11 @@
-"""The logs of a run's worker pods, copied into its record from their first line: the cluster drops them with the pod.
+"""The logs of a run's pods, copied into its record from their first line: the cluster drops them with the pod.
 
 One stream a pod, which goes on where it ended for as long as the pod exists: after a restart of the API server, of the
 container, or of the head itself (`.tee.json` beside the logs remembers how far each pod was read). The API resumes by whole
 seconds, so lines that are there already are known by their own time stamps and skipped.
 
-A worker's line `[node003/gpu1] text` belongs to that replica's log, any other to its node's.
+A worker's line `[node003/gpu1] text` belongs to that replica's log, any other to its node's. The head reads its own output the
+same way, into head.log, and first what the heads before it have said: a head that crashes cannot write its last words.
 """
 
 from __future__ import annotations
@@ -23,14 +24,14 @@ from typing import NamedTuple
 
 from harness.cluster.base import ClusterError
 from harness.cluster.kube.api import Api, ApiProblem
+from harness.cluster.kube.headlog import keep_head_log
 from harness.cluster.kube.logfiles import LogFiles
+from harness.cluster.kube.loglines import begins, has_ended, name_of, parted
 from harness.cluster.kube.views import PodView
 from harness.records.errors import RecordError
 from harness.records.files import write_atomically
 from harness.records.layout import RunFolder
-from harness.spec import node_name
 
-CONTAINER = "worker"
 _OF_SLOT = re.compile(r"\[(node\d{3,})/gpu(\d{1,3})\] ?")
 _WRITE_EVERY_S = 0.5
 _REMEMBER_EVERY_S = 5.0
@@ -77,7 +78,7 @@ class LogTee:
     def __init__(self, folder: RunFolder, api: Api, *, gpus: int, files: LogFiles | None = None) -> None:
         self.denied = ""
         self._api, self._gpus = api, gpus  # replicas of a node, so that no line can name a file of its own
-        self._files = files or LogFiles(folder)
+        self._folder, self._files = folder, files or LogFiles(folder)
         self._state = folder.logs / ".tee.json"
         self._streams: dict[str, _Stream] = {}
         self._kept: dict[str, Position] = {}
@@ -91,7 +92,7 @@ class LogTee:
         self._writer = asyncio.create_task(self._write_for_ever(), name="write pod logs")
 
     def see(self, pod: PodView) -> None:
-        """A worker's pod is there, or has changed."""
+        """A pod of the run is there, or has changed."""
         stream = self._streams.get(pod.uid)
         if stream is None:
             kept = self._kept.pop(pod.uid, None)
@@ -140,6 +141,8 @@ class LogTee:
                 await self._wait(stream, 30.0)
             if stream.gone and not stream.has_started:
                 return  # it never ran
+            if stream.pod.component == "head" and not stream.begun:
+                await self._keep_heads_before(stream.pod)
             self._begin(stream)
             await self._read_until_ended(stream)
             self._end(stream)
@@ -148,6 +151,12 @@ class LogTee:
         finally:
             stream.task = None
             asyncio.get_running_loop().call_later(120.0, self._forget, stream.pod.uid)
+
+    async def _keep_heads_before(self, own: PodView) -> None:
+        try:
+            await keep_head_log(self._api, self._folder, but=own.name)
+        except ClusterError as problem:
+            log.warning("what the head before this one has said is not known: %s", problem)
 
     def _forget(self, uid: str) -> None:
         stream = self._streams.get(uid)
@@ -195,10 +204,10 @@ class LogTee:
         position = stream.position
         since = datetime.fromtimestamp(position.ns // 1_000_000_000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ") if position.ns else ""
         skip = position.lines
-        lines = self._api.log(stream.pod.name, container=CONTAINER, follow=True, timestamps=True, since_time=since)
+        lines = self._api.log(stream.pod.name, container=stream.pod.component, follow=True, timestamps=True, since_time=since)
         async with contextlib.aclosing(lines):  # type: ignore[type-var]
             async for line in lines:
-                ns, text = _parted(line)
+                ns, text = parted(line)
                 if ns is not None and ns < position.ns:
                     continue
                 if ns == position.ns and skip > 0:
@@ -217,8 +226,8 @@ class LogTee:
         self._files.add(name, text, ns / 1e9 if ns is not None else time.time())
 
     def _addressed(self, pod: PodView, text: str) -> tuple[str, str]:
-        own = node_name(pod.index)
-        match = _OF_SLOT.match(text)
+        own = name_of(pod)
+        match = _OF_SLOT.match(text) if pod.component == "worker" else None
         if match is not None and match[1] == own and int(match[2]) < self._gpus:
             return f"{own}/gpu{int(match[2])}", text[match.end() :]
         return own, text
@@ -227,14 +236,14 @@ class LogTee:
         if not stream.begun:
             stream.begun = True
             pod = stream.pod
-            self._files.note(node_name(pod.index), f"pod {pod.name} on {pod.node or 'no node'} begins", time.time())
+            self._files.note(name_of(pod), begins(pod), time.time(), pod.component)
 
     def _end(self, stream: _Stream) -> None:
         """Also in the logs of its replicas, which could not say it themselves."""
-        own = node_name(stream.pod.index)
+        own = name_of(stream.pod)
         stream.position = stream.position._replace(ended=True)
         for name in sorted({own, *stream.names}):
-            self._files.note(name, f"pod {stream.pod.name} has ended{_how_it_ended(stream.pod)}", time.time())
+            self._files.note(name, has_ended(stream.pod), time.time(), stream.pod.component)
 
     async def _wait(self, stream: _Stream, pause_s: float) -> None:
         """Until that time, or until something of note happens to the pod."""
@@ -287,27 +296,4 @@ class LogTee:
 
 
 def _has_started(pod: PodView) -> bool:
-    return pod.ended or any(c.name == CONTAINER and c.state in ("running", "terminated") for c in pod.containers)
-
-
-def _parted(line: str) -> tuple[int | None, str]:
-    """Time in ns and text of `2026-03-01T10:00:00.123456789Z text`; None where there is no time."""
-    stamp, _, text = line.partition(" ")
-    seconds, dot, rest = stamp.partition(".")
-    digits = rest[: len(rest) - len(rest.lstrip("0123456789"))] if dot else ""
-    zone = rest[len(digits) :] if dot else ""
-    try:
-        whole = datetime.fromisoformat(seconds + zone)
-    except ValueError:
-        return None, line
-    if whole.tzinfo is None:
-        return None, line
-    return int(whole.timestamp()) * 1_000_000_000 + int(digits.ljust(9, "0")[:9] or 0), text
-
-
-def _how_it_ended(pod: PodView) -> str:
-    for container in pod.containers:
-        if container.name == CONTAINER and container.state == "terminated":
-            why = f" ({container.reason})" if container.reason not in ("", "Error", "Completed") else ""
-            return f": exit code {container.exit_code}{why}"
-    return f": {pod.reason}" if pod.reason else ""
+    return pod.ended or any(c.name == pod.component and c.state in ("running", "terminated") for c in pod.containers)

@@ -17,6 +17,7 @@ from harness.cluster.kube import names
 from harness.cluster.kube.access import Access, access
 from harness.cluster.kube.api import Api, ApiProblem
 from harness.cluster.kube.features import features_of
+from harness.cluster.kube.headlog import keep_head_log
 from harness.cluster.kube.removal import ask_to_go
 from harness.cluster.kube.render import notes, owned_by, render
 from harness.cluster.kube.troubles import hopeless, last_lines, why_waiting
@@ -47,14 +48,15 @@ def place(
     keys = ServerKeys.fresh()
     keys.save(folder.keys)
     way = way or access(spec.cluster.kubernetes.context)
-    asyncio.run(_Placing(folder.name, spec, keys, way, say, head_ready_within_s).run())
+    asyncio.run(_Placing(folder, spec, keys, way, say, head_ready_within_s).run())
 
 
 class _Placing:
-    def __init__(self, run: str, spec: RunSpec, keys: ServerKeys, way: Access, say: Say, within_s: float) -> None:
-        self._run_name, self._spec, self._keys, self._access, self._say = run, spec, keys, way, say
+    def __init__(self, folder: RunFolder, spec: RunSpec, keys: ServerKeys, way: Access, say: Say, within_s: float) -> None:
+        self._folder, self._run_name = folder, folder.name
+        self._spec, self._keys, self._access, self._say = spec, keys, way, say
         self._within_s = within_s
-        self._instance = names.instance_of(run)
+        self._instance = names.instance_of(folder.name)
         self._namespace = spec.cluster.kubernetes.namespace
         self._made = ""  # uid of the ConfigMap
 
@@ -135,8 +137,11 @@ class _Placing:
         if not self._made:
             self._say(f"{self._run_name}: nothing was made on the cluster")
             return
-        cause = "interrupted" if isinstance(why, asyncio.CancelledError | KeyboardInterrupt) else "not placed"
+        interrupted = isinstance(why, asyncio.CancelledError | KeyboardInterrupt)
+        cause = "interrupted" if interrupted else "not placed"
         try:
+            if not interrupted and await keep_head_log(api, self._folder):
+                self._say(f"what the head said is in {self._folder.log('head')}")
             await ask_to_go(api, self._instance, self._made)
         except ClusterError as error:
             self._say(f"{cause}; what was made could not be removed: {error}; `paceline clean-up {self._instance}` tries again")

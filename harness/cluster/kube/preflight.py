@@ -37,7 +37,7 @@ RIGHTS: tuple[tuple[tuple[str, ...], str, str], ...] = (
     (("get", "list"), "pods", ""),
 )
 _FORWARD = (("get", "create"), "pods/portforward", "")
-_JOB_SET = (("create", "patch"), "jobsets", "jobset.x-k8s.io")
+_JOB_SET = (("get", "create", "patch"), "jobsets", "jobset.x-k8s.io")
 
 _IMAGE = re.compile(
     r"(?P<host>(?:[a-zA-Z0-9.-]+(?::\d+)?|\[[0-9a-fA-F:]+\](?::\d+)?)/)?"
@@ -94,22 +94,35 @@ def reachable(timeout_s: float = 3.0) -> Check | None:
 
 async def namespace(api: Api) -> Check:
     name = api.namespace
-    try:
-        found = await api.get("Namespace", name)
-    except ApiProblem as problem:
-        if problem.forbidden:
-            return Check("namespace", None, f"{name}: you may not read namespaces, so it is not known whether it is there")
-        if not problem.not_found:
-            raise
-        return Check(
+    found = await _looked_up(
+        api,
+        "Namespace",
+        name,
+        unknown=Check("namespace", None, f"{name}: you may not read namespaces, so it is not known whether it is there"),
+        missing=Check(
             "namespace",
             False,
             f'cluster.kubernetes.namespace "{name}": there is no such namespace',
             "an admin makes it with `kubectl apply -k manifests/install`; or set another",
-        )
+        ),
+    )
+    if isinstance(found, Check):
+        return found
     if (found.get("status") or {}).get("phase") == "Terminating":
         return Check("namespace", False, f"{name} is being removed", "wait until it is gone and made anew, or set another")
     return Check("namespace", True, name)
+
+
+async def _looked_up(api: Api, kind: str, name: str, *, unknown: Check, missing: Check) -> dict[str, Any] | Check:
+    """The object, or what to say where it may not be read or is not there."""
+    try:
+        return await api.get(kind, name)
+    except ApiProblem as problem:
+        if problem.forbidden:
+            return unknown
+        if problem.not_found:
+            return missing
+        raise
 
 
 async def _rights(api: Api, spec: RunSpec) -> list[Check]:
@@ -144,15 +157,16 @@ async def _claims(api: Api, spec: RunSpec) -> list[Check]:
 
 async def _claim(api: Api, field: str, name: str) -> Check:
     what = f'cluster.kubernetes.{field} "{name}"'
-    try:
-        found = await api.get("PersistentVolumeClaim", name)
-    except ApiProblem as problem:
-        if problem.forbidden:
-            return Check("claims", None, f"{what}: you may not read it, so it is not known whether it is bound")
-        if not problem.not_found:
-            raise
-        fix = "make it as manifests/install/claims.yaml does, or set another"
-        return Check("claims", False, f"{what}: namespace {api.namespace} has no such PersistentVolumeClaim", fix)
+    fix = "make it as manifests/install/claims.yaml does, or set another"
+    found = await _looked_up(
+        api,
+        "PersistentVolumeClaim",
+        name,
+        unknown=Check("claims", None, f"{what}: you may not read it, so it is not known whether it is bound"),
+        missing=Check("claims", False, f"{what}: namespace {api.namespace} has no such PersistentVolumeClaim", fix),
+    )
+    if isinstance(found, Check):
+        return found
     phase = str((found.get("status") or {}).get("phase") or "unknown")
     if phase == "Bound":
         return Check("claims", True, f"{name} is bound")

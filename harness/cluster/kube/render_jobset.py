@@ -2,7 +2,8 @@
 
 The set starts the workers once the head is Ready, ends them when the head's Job is Complete, and never restarts anything:
 that is for the Jobs' own policies, replicas do not depend on one another. Its Jobs are called `RUN-head-0` and `RUN-worker-0`.
-The run keeps its own Services, hence no DNS names of the set's. Written from the API's types; no JobSet controller has met it.
+The run keeps its own Services, hence no DNS names of the set's. Written from the API's types and its
+controller's source; no JobSet controller has met it.
 """
 
 from __future__ import annotations
@@ -36,5 +37,6 @@ def job_set(instance: str, namespace: str, head: Object, worker: Object) -> Obje
 
 
 def _replicated(component: names.Component, job: Object) -> Object:
-    template = {"metadata": {"labels": job["metadata"]["labels"]}, "spec": job["spec"]}
+    # The set's webhook makes Jobs Indexed unless told otherwise.
+    template = {"metadata": {"labels": job["metadata"]["labels"]}, "spec": {"completionMode": "NonIndexed"} | job["spec"]}
     return {"name": component, "replicas": 1, "template": template}

@@ -9,15 +9,17 @@ from harness.cluster.base import ClusterError
 from harness.cluster.kube import names
 from harness.cluster.kube.render_base import Object
 from harness.kubespec import KubernetesSpec, TolerationSpec
+from harness.metrics.exposition import listen_address
 from harness.spec import RunSpec
 
 IN_PLACE_EXIT = 88  # a worker that ends with it asks to be started again in the same pod
 VIDEO_GROUP = 44
+METRICS_FOLDER = "/etc/paceline-metrics"  # what metrics.gpu names by file: tokens, passwords, certificates
 
 
 def set_head(template: Object, spec: RunSpec, run: str, instance: str) -> None:
     kube = spec.cluster.kubernetes
-    pod, container = _common(template, kube, instance, "head")
+    pod, container = _common(template, spec, instance, "head")
     near = pod["affinity"]["podAntiAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"][0]["podAffinityTerm"]
     near["labelSelector"]["matchLabels"] = names.labels(instance, "worker")
     container["image"] = kube.image("head")
@@ -26,14 +28,19 @@ def set_head(template: Object, spec: RunSpec, run: str, instance: str) -> None:
         "requests": {"cpu": kube.head_cpu, "memory": kube.head_memory},
         "limits": {"memory": kube.head_memory},
     }
+    wanted = {"control": kube.control_port, "telemetry": kube.telemetry_port}
     for port in container["ports"]:
-        port["containerPort"] = kube.control_port if port["name"] == "control" else kube.telemetry_port
+        port["containerPort"] = wanted.get(port["name"], port["containerPort"])
     _volume(pod, "run")["configMap"]["name"] = names.config_map(instance)
     _volume(pod, "keys")["secret"]["secretName"] = names.keys_secret(instance, "head")
     _volume(pod, "results")["persistentVolumeClaim"]["claimName"] = kube.results_claim
     _mount(container, "results")["mountPath"] = kube.results_mount
     if kube.data_claim:
         _add_claim(pod, container, "data", kube.data_claim, kube.data_mount)
+    if kube.metrics_secret:
+        secret = {"secretName": kube.metrics_secret, "defaultMode": 0o440}  # of root and of fsGroup
+        pod["volumes"].append({"name": "metrics", "secret": secret})
+        container["volumeMounts"].append({"name": "metrics", "mountPath": METRICS_FOLDER, "readOnly": True})
     if kube.tolerations:
         pod["tolerations"] = [_toleration(one) for one in kube.tolerations]
     _check_mounts(container, {kube.results_mount: "results_mount", kube.data_mount: "data_mount"})
@@ -41,7 +48,7 @@ def set_head(template: Object, spec: RunSpec, run: str, instance: str) -> None:
 
 def set_worker(template: Object, spec: RunSpec, instance: str, *, restart_rules: bool) -> None:
     kube = spec.cluster.kubernetes
-    pod, container = _common(template, kube, instance, "worker")
+    pod, container = _common(template, spec, instance, "worker")
     pod["subdomain"] = names.job(instance, "worker")
     container["image"] = kube.image("worker")
     head = f"tcp://{names.head_host(instance, kube.namespace)}:{kube.control_port}"
@@ -65,7 +72,8 @@ def set_worker(template: Object, spec: RunSpec, instance: str, *, restart_rules:
     _check_mounts(container, {kube.model_mount: "model_mount"})
 
 
-def _common(template: Object, kube: KubernetesSpec, instance: str, component: names.Component) -> tuple[Object, Object]:
+def _common(template: Object, spec: RunSpec, instance: str, component: names.Component) -> tuple[Object, Object]:
+    kube = spec.cluster.kubernetes
     template["metadata"]["labels"] = names.labels(instance, component)
     pod: Object = template["spec"]
     (container,) = pod["containers"]
@@ -73,7 +81,19 @@ def _common(template: Object, kube: KubernetesSpec, instance: str, component: na
     container["imagePullPolicy"] = kube.pull_policy
     if kube.pull_secret:
         pod["imagePullSecrets"] = [{"name": kube.pull_secret}]
+    _set_metrics_port(container, spec)
     return pod, container
+
+
+def _set_metrics_port(container: Object, spec: RunSpec) -> None:
+    """Named, so that a PodMonitor finds it; not there where nothing listens."""
+    address = listen_address(spec.metrics, spec.cluster)
+    if address is not None:
+        _named(container["ports"], "metrics")["containerPort"] = address[1]
+        return
+    container["ports"] = [port for port in container["ports"] if port["name"] != "metrics"]
+    if not container["ports"]:
+        del container["ports"]
 
 
 def _set_placement(pod: Object, spec: RunSpec, instance: str) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 from harness.cluster.base import ClusterError
 from harness.cluster.kube import names
 from harness.cluster.kube.api import Api
+from harness.cluster.kube.jobsets import job_set_of
 from harness.cluster.kube.removal import Say
 from harness.cluster.kube.render import owned_by, render, replicas_patch
 from harness.cluster.kube.views import JobView, reduce_job
@@ -35,7 +36,10 @@ async def worker_job(api: Api, instance: str) -> JobView:
 
 
 async def resize(api: Api, spec: RunSpec, instance: str, nodes: int) -> None:
-    """parallelism and completions go together, and the disruption budget with them; in the order that never blocks."""
+    """parallelism and completions go together, and the disruption budget with them; in the order that never blocks.
+
+    Of a JobSet, too, it is the Job that is patched: what the set says of its Jobs is immutable, and it makes a Job by it only
+    where there is none."""
     patches = replicas_patch(nodes, spec)
     job = await worker_job(api, instance)
     budget = names.job(instance, "worker")
@@ -52,6 +56,8 @@ async def new_head(api: Api, spec: RunSpec, run: str, *, say: Say) -> None:
     instance = names.instance_of(run)
     config = await api.get("ConfigMap", names.config_map(instance))
     job = await job_of(api, instance, "head")
+    if await job_set_of(api, instance) is not None:
+        raise ClusterError(_why_no_head_of_a_set(run, instance, job))
     if job is not None:
         _check_failed(run, job)
         await api.delete("Job", job.name, uid=job.uid, propagation="Foreground")
@@ -61,11 +67,27 @@ async def new_head(api: Api, spec: RunSpec, run: str, *, say: Say) -> None:
     say(f"job {head['metadata']['name']} made anew in namespace {api.namespace}; the workers stay as they are")
 
 
+def _why_no_head_of_a_set(run: str, instance: str, job: JobView | None) -> str:
+    if job is not None and _is_true(job, "Failed"):
+        return (
+            f"{run} is a JobSet, which fails for good with its head and has ended its workers: it can have no new head; "
+            f"`paceline clean-up {run}` removes what is left, then start it anew, with cluster.kubernetes.jobset = false "
+            "if a head that failed is to be replaced"
+        )
+    if job is not None and _is_true(job, "Complete"):
+        return f"{run} has ended in order (job {job.name} is Complete): there is nothing for a new head to do"
+    return f"the head of {run} has not failed: its Job replaces a head that dies, and JobSet {instance} that Job, by themselves"
+
+
+def _is_true(job: JobView, kind: str) -> bool:
+    condition = job.condition(kind)
+    return condition is not None and condition.status == "True"
+
+
 def _check_failed(run: str, job: JobView) -> None:
-    complete, failed = job.condition("Complete"), job.condition("Failed")
-    if complete is not None and complete.status == "True":
+    if _is_true(job, "Complete"):
         raise ClusterError(f"{run} has ended in order (job {job.name} is Complete): there is nothing for a new head to do")
-    if failed is None or failed.status != "True":
+    if not _is_true(job, "Failed"):
         raise ClusterError(
             f"the head of {run} has not failed: job {job.name} has {job.active} pod(s), {job.ready} ready, and replaces a head "
             "that dies by itself"

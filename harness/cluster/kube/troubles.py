@@ -7,7 +7,7 @@ import time
 from harness.cluster.base import ClusterError
 from harness.cluster.kube import names, words
 from harness.cluster.kube.api import Api
-from harness.cluster.kube.views import EventView, PodView, reduce_event
+from harness.cluster.kube.views import EventView, PodView, reduce_event, reduce_job
 
 #: Will not pass by waiting.
 _HOPELESS = ("InvalidImageName", "ErrImageNeverPull")
@@ -18,8 +18,13 @@ _LINES = 12
 
 async def why_waiting(api: Api, instance: str, pod: PodView | None) -> str:
     """One sentence, never empty. Raises ClusterError where the API server does not answer."""
-    job = names.job(instance, "head")
     if pod is None:
+        jobs = [reduce_job(raw) for raw in await api.list("Job", selector=names.selector(instance, "head"))]
+        if not jobs:
+            return f"{names.job(instance, 'head')} has no Job yet"  # that of a JobSet is made by its controller
+        job = jobs[0].name
+        if jobs[0].suspended:
+            return f"job {job} is suspended: whoever suspended it, as a queue does, has to let it go on"
         refused = [event for event in await _events(api, job) if event.reason == "FailedCreate"]
         return words.refused_words(job, refused[-1].message) if refused else f"job {job} has made no pod yet"
     now_unix = time.time()

@@ -7,6 +7,7 @@ sentence with the time since when; a watch that was merely cut and is back withi
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections.abc import Callable
 from typing import Any
@@ -45,6 +46,7 @@ class Watching:
         self._nodes: asyncio.Task[None] | None = None
         self._told = ""
         self._prefix = f"{scene.instance}-"
+        self._own_pod = os.environ.get("POD_NAME", "")
 
     # --- life ----------------------------------------------------------------------------------------------
 
@@ -123,7 +125,7 @@ class Watching:
             return
         self.dirty = True
         now_unix = self._clock()
-        if new.component == "worker" and new.index >= 0:
+        if (new.component == "head" and new.name == self._own_pod) or (new.component == "worker" and new.index >= 0):
             if change == "DELETED":
                 self._tee.gone(new)
             else:

@@ -216,6 +216,7 @@ def base_environment(pod: Json, folder: Path) -> dict[str, str]:
         "LANG": "C.UTF-8",
         "HOSTNAME": pod["spec"].get("hostname", name),
         "PYTHONUNBUFFERED": "1",
+        "PYTHONPATH": os.environ.get("PYTHONPATH", ""),  # the image has the code that is tested
         MARK: uid_of(pod),
     }
 

@@ -42,6 +42,9 @@ def check_new(about: Kind, obj: Json) -> None:
 
 def check_change(about: Kind, before: Json, after: Json) -> None:
     """Raises ApiError."""
+    if about.kind == "JobSet" and before["spec"].get("replicatedJobs") != after["spec"].get("replicatedJobs"):
+        why = 'admission webhook "vjobset.kb.io" denied the request: spec.replicatedJobs: Invalid value: field is immutable'
+        raise ApiError(403, "Forbidden", why)
     if after.get("spec") == before.get("spec") and after.get("data") == before.get("data"):
         causes = _labels(after["metadata"].get("labels"), "metadata.labels")
     else:
