@@ -61,6 +61,9 @@ class KubernetesSpec(BaseModel):
     results_claim: str = Field("paceline-results", description="PVC for the record; it outlives the head")
     results_mount: str = "/results"
     hub_token_secret: str | None = Field("hf-token", description="Secret with key `token`; it may be missing")
+    metrics_secret: str | None = Field(
+        None, description="Secret with the files that metrics.gpu names (tokens, CA), in the head at /etc/paceline-metrics"
+    )
     queue: str | None = Field(None, description="Kueue LocalQueue; used where the cluster has Kueue")
     jobset: bool = Field(False, description="Place both Jobs as one JobSet where the cluster has JobSet")
     gang: bool = Field(False, description="Native gang scheduling where the cluster has it")
@@ -84,7 +87,9 @@ class KubernetesSpec(BaseModel):
             raise ValueError(f"{value!r} is not a quantity; write it as 4, 500m or 16Gi")
         return value
 
-    @field_validator("namespace", "pull_secret", "model_claim", "data_claim", "results_claim", "hub_token_secret", "queue")
+    @field_validator(
+        "namespace", "pull_secret", "model_claim", "data_claim", "results_claim", "hub_token_secret", "metrics_secret", "queue"
+    )
     @classmethod
     def _is_name(cls, value: str | None) -> str | None:
         if value is not None and not _DNS.fullmatch(value):

@@ -1,7 +1,7 @@
 """RunSpec: everything that decides what a run does, in one validated object.
 
-Read from TOML (`harness.specfile` does the reading and the error texts); imported by everything, imports
-nothing of ours but its own part for Kubernetes. Units are in the names; `None` means "not limited" or "decided elsewhere", as
+Read from TOML (`harness.specfile` does the reading and the error texts); imported by everything, imports nothing of ours
+but its own parts for Kubernetes and metrics. Units are in the names; `None` means "not limited" or "decided elsewhere", as
 each field says.
 """
 
@@ -13,6 +13,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from harness.kubespec import KubernetesSpec
+from harness.metricspec import MetricsSpec
 
 Scenario = Literal["Server", "Offline"]
 Kind = Literal["performance", "accuracy", "explore"]
@@ -258,11 +259,6 @@ class StragglersSpec(_Table):
         if self.windows_slow > self.windows:
             raise ValueError(f"windows_slow {self.windows_slow} is more than windows {self.windows}")
         return self
-
-
-class MetricsSpec(_Table):
-    snapshot_hz: float = Field(4.0, gt=0, le=20)
-    window_s: float = Field(60.0, ge=10, le=600, description="The moving window beside the whole attempt")
 
 
 class RecordSpec(_Table):

@@ -27,6 +27,10 @@ NoConsole = Annotated[bool, Parameter(negative="", help="Progress lines on stder
 AsJson = Annotated[
     bool, Parameter(name="--json", negative="", help="One JSON object on stdout at the end (implies --no-console)")
 ]
+WithPrometheus = Annotated[
+    bool,
+    Parameter(negative="", help="Start a Prometheus that scrapes the GPUs' exporters for this run (metrics.gpu.with_prometheus)"),
+]
 ReadOnly = Annotated[bool, Parameter(negative="", help="Watch with the viewer's key; acts are refused")]
 Name = Annotated[str | None, Parameter(help="Name of the run; its folder is NAME-date-time")]
 
@@ -54,6 +58,7 @@ def demo(
     explore: Annotated[
         bool, Parameter(negative="", help="An exploration without end, whose rate can be changed at once")
     ] = False,
+    with_prometheus: WithPrometheus = False,
     no_console: NoConsole = False,
     json: AsJson = False,
     overrides: Overrides = [],  # noqa: B006 - cyclopts reads it, nobody writes it
@@ -68,7 +73,8 @@ def demo(
         if not (no_console or json):
             _need_terminal("the console", "--no-console")
         profile, endless = PROFILE, [*vllm_overrides(overrides), *endless]
-    return _run(profile, [*endless, *overrides], no_console=no_console, as_json=json, ask_on_quit=True, look=look)
+    wished = [*endless, *_prometheus(with_prometheus), *overrides]
+    return _run(profile, wished, no_console=no_console, as_json=json, ask_on_quit=True, look=look)
 
 
 def run(
@@ -76,6 +82,7 @@ def run(
     /,
     *,
     overrides: Overrides = [],  # noqa: B006
+    with_prometheus: WithPrometheus = False,
     no_console: NoConsole = False,
     json: AsJson = False,
     name: Name = None,
@@ -84,7 +91,12 @@ def run(
 ) -> int:
     """Start a run and open the console on it. The run goes on when the console is left."""
     named = [f'name="{name}"'] if name is not None else []
-    return _run(spec, [*overrides, *named], no_console=no_console, as_json=json, read_only=read_only, look=look)
+    wished = [*_prometheus(with_prometheus), *overrides, *named]
+    return _run(spec, wished, no_console=no_console, as_json=json, read_only=read_only, look=look)
+
+
+def _prometheus(wanted: bool) -> list[str]:
+    return ["metrics.gpu.with_prometheus=true"] if wanted else []
 
 
 def attach(
@@ -212,6 +224,7 @@ def _run(
         check_cluster(spec)
     else:
         _check_engine(spec)
+        _check_prometheus(spec)
     check_dataset(spec)
     folder = new_run(spec, note)
     fleet = f"{plural(spec.fleet.nodes, 'node')} x {plural(spec.fleet.replicas_per_node, 'replica')} of {spec.fleet.engine}"
@@ -237,6 +250,22 @@ def _check_engine(spec: RunSpec) -> None:
     check = doctor.engine(spec.fleet.engine, spec.fleet.python)
     if check.ok is False:
         raise BadInput(f"fleet.engine: {check.detail}" + (f"; {check.fix}" if check.fix else ""))
+
+
+def _check_prometheus(spec: RunSpec) -> None:
+    """A head that lacks it goes on without GPU metrics; who asks for it here should know before."""
+    if not spec.metrics.gpu.with_prometheus:
+        return
+    from harness.metrics.gpu.base import SourceError
+    from harness.metrics.gpu.child import find_prometheus
+    from harness.metrics.gpu.choose import why_none
+
+    try:
+        find_prometheus()
+    except SourceError as error:
+        raise BadInput(str(error)) from error
+    if why := why_none(spec):
+        raise BadInput(why)
 
 
 def _watch(

@@ -26,6 +26,8 @@ _QUESTIONS = (
     inquiry.GetDescription,
     inquiry.GetFiles,
     inquiry.GetPart,
+    inquiry.QueryMetrics,
+    inquiry.GetMetricNames,
 )
 _RIGHTS: dict[str, tuple[type, ...]] = {
     "worker": (

@@ -25,6 +25,7 @@ from typing import Protocol, TypeVar
 import msgspec
 
 from harness.head.attempt import Attempt
+from harness.head.gpuwatch import GpuWatch
 from harness.head.live import Live
 from harness.head.placement import Placement
 from harness.head.recordserver import files_of, part_of
@@ -45,7 +46,16 @@ _FRESH_S = 2.0
 _WAIT_S = 0.5
 
 Send = Callable[[bytes, msgspec.Struct], object]
-Slow = inquiry.GetReplica | inquiry.GetLogs | inquiry.GetDescription | inquiry.GetFiles | inquiry.GetPart | inquiry.RecordTaken
+Slow = (
+    inquiry.GetReplica
+    | inquiry.GetLogs
+    | inquiry.GetDescription
+    | inquiry.GetFiles
+    | inquiry.GetPart
+    | inquiry.RecordTaken
+    | inquiry.QueryMetrics
+    | inquiry.GetMetricNames
+)
 T = TypeVar("T")
 
 
@@ -57,6 +67,7 @@ class Head(Protocol):
     roster: Roster
     attempt: Attempt | None
     placement: Placement
+    gpus: GpuWatch
 
 
 class Inquiries:
@@ -108,6 +119,10 @@ class Inquiries:
                     self._send(peer, await self._logs(question))
                 case inquiry.GetDescription():
                     self._send(peer, self._description(question))
+                case inquiry.QueryMetrics():
+                    self._send(peer, await self._head.gpus.curves(question))
+                case inquiry.GetMetricNames():
+                    self._send(peer, await self._head.gpus.names(question))
                 case inquiry.GetPart():
                     self._send(peer, await self._read(partial(part_of, self._head.folder, question)))
                 case inquiry.GetFiles() | inquiry.RecordTaken():
@@ -247,5 +262,9 @@ def _nothing(question: Slow, problem: str) -> inquiry.Answer:
             return inquiry.Part(question.request_id, question.path, question.offset, problem=problem)
         case inquiry.GetLogs():
             return inquiry.LogLines(question.request_id, [], problem=problem)
+        case inquiry.QueryMetrics():
+            return inquiry.MetricCurves(question.request_id, problem=problem)
+        case inquiry.GetMetricNames():
+            return inquiry.MetricNames(question.request_id, problem=problem)
         case _:
             return inquiry.Files(question.request_id, [], problem=problem)

@@ -7,13 +7,15 @@ its rates and queues are over with it, and the series gets no latency for a seco
 from __future__ import annotations
 
 import math
-from collections import deque
+from collections import Counter, deque
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from harness.metrics.buckets import KNOWN_LIMITS_S, BucketCounts, bounds_s
 from harness.metrics.histogram import enough_for
 from harness.metrics.parts import TtftParts
 from harness.metrics.rates import RATE_WINDOW_S, RateWindow
@@ -37,6 +39,38 @@ class RoleFlow:
     transfer_ms: tuple[float, float] = (math.nan, math.nan)  # p50 and p99 of the last seconds; NaN with too few
 
 
+class RunTotals:
+    """What only grows, over all attempts of this head: for whoever scrapes, who cannot follow a reset."""
+
+    def __init__(self, limits_s: Iterable[float], n_slots: int) -> None:
+        limits_s = (*KNOWN_LIMITS_S, *limits_s)
+        self.ttft = BucketCounts(bounds_s(0.05, 16.0, limits_s))
+        self.tpot = BucketCounts(bounds_s(0.002, 0.6, limits_s))
+        self.latency = BucketCounts(bounds_s(0.5, 600.0, ()))
+        self.tokens: npt.NDArray[np.int64] = np.zeros(n_slots, np.int64)
+        self._closed: Counter[str] = Counter()
+
+    @classmethod
+    def of(cls, spec: RunSpec, n_slots: int) -> RunTotals:
+        given = (spec.limits.ttft_p99_ms, spec.limits.tpot_p99_ms)
+        return cls([limit / 1e3 for limit in given if limit is not None], n_slots)
+
+    def add(self, rows: Rows, tpot_ms: npt.NDArray[np.float64]) -> None:
+        self.tpot.add(tpot_ms)
+        self.latency.add(np.where(rows["done_ns"] >= 0, (rows["done_ns"] - rows["scheduled_ns"]) / 1e6, np.nan))
+        served = rows[rows["slot"] >= 0]
+        self.tokens += np.bincount(served["slot"], served["n_tokens"], self.tokens.size).astype(np.int64)
+
+    def close(self, batch: Batch) -> None:
+        self._closed.update(_counts(batch))
+
+    def counts(self, running: Batch | None) -> dict[str, int]:
+        """issued, completed, failed, redispatched, stale."""
+        totals = Counter(self._closed)
+        totals.update(_counts(running) if running is not None else {})
+        return dict(totals)
+
+
 class Live:
     def __init__(self, spec: RunSpec, n_slots: int) -> None:
         self.window_s = spec.metrics.window_s
@@ -46,6 +80,8 @@ class Live:
         self.parts = TtftParts(self.window_s, split=self._split)
         self.series = FleetSeries()
         self._n_slots = n_slots
+        self.run = RunTotals.of(spec, n_slots)
+        self.batch: Batch | None = None
         self.begin(0.0)
 
     def begin(self, target_qps: float, attempt: int = 0) -> None:
@@ -60,7 +96,9 @@ class Live:
 
     def end(self) -> None:
         """The attempt is over: its rates and queues are nobody's present. Its latencies stay for the last screen."""
-        self.batch: Batch | None = None
+        if self.batch is not None:
+            self.run.close(self.batch)
+        self.batch = None
         self.target_qps = 0.0
         self.tokens = 0
         self._offered = RateWindow(RATE_WINDOW_S)
@@ -87,11 +125,13 @@ class Live:
         ttfts = np.frombuffer(batch.ttfts, "<i4").reshape(-1, 2)
         if len(ttfts):
             self.ttft.add(ttfts[:, 0], ttfts[:, 1] / 1e3, now_s)
+            self.run.ttft.add(ttfts[:, 1] / 1e3)
         if len(rows):
             first, done, tokens = rows["first_ns"], rows["done_ns"], rows["n_tokens"]
             with np.errstate(divide="ignore", invalid="ignore"):
                 tpot = np.where((first >= 0) & (tokens > 1), (done - first) / 1e6 / np.maximum(tokens - 1, 1), np.nan)
             self.tpot.add(rows["slot"], tpot, now_s)
+            self.run.add(rows, tpot)
             self.tokens += int(tokens.sum())
             self._lags.append(rows["issued_ns"] - rows["scheduled_ns"])
             if self._split:
@@ -163,11 +203,7 @@ class Live:
 
     def counted(self) -> dict[str, int]:
         """The driver's counts as of its last batch; empty before the first."""
-        batch = self.batch
-        if batch is None:
-            return {}
-        names = ("issued", "completed", "failed", "redispatched", "stale")
-        return {name: getattr(batch, name) for name in names}
+        return _counts(self.batch) if self.batch is not None else {}
 
     def tick_series(self, unix: float, ready: int) -> None:
         """Once a second."""
@@ -192,6 +228,10 @@ class Live:
             column.append(value)
             if len(column) > _SERIES_LENGTH:
                 del column[0]
+
+
+def _counts(batch: Batch) -> dict[str, int]:
+    return {name: getattr(batch, name) for name in ("issued", "completed", "failed", "redispatched", "stale")}
 
 
 def _number(value: float) -> float:

@@ -110,13 +110,14 @@ class RunBook:
         with contextlib.suppress(RecordError):
             write_run(self._folder.path, self.run)
 
-    def listen(self, control: str, telemetry: str) -> None:
+    def listen(self, control: str, telemetry: str, metrics: str = "") -> None:
         about = {
             "pid": os.getpid(),
             "ticks": start_ticks(os.getpid()),
             "epoch": self.epoch,
             "control": control,
             "telemetry": telemetry,
+            "metrics": metrics,
             "host": socket.gethostname(),
             "started_unix": time.time(),
         }

@@ -22,10 +22,15 @@ from harness.wire import states
 from harness.wire.control import Command, CommandReply, ReplicaBeat
 
 
+class Causes(Protocol):
+    def cause_of(self, slot: str) -> str: ...
+
+
 class Head(Protocol):
     roster: Roster
     journal: Journal
     acts: Acts
+    gpus: Causes
 
     @property
     def attempt_running(self) -> bool: ...
@@ -51,6 +56,7 @@ class StragglerDuty:
         self._tried: dict[tuple[str, str], float] = {}
         self._held: set[tuple[str, str]] = set()  # … that it would have, were it allowed
         self._asked = 0
+        self._lives: list[str] = []  # incarnations, when last judged
 
     def begin(self, duration_s: float) -> None:
         """A new attempt."""
@@ -91,8 +97,7 @@ class StragglerDuty:
         if self._load_ends_s is not None and now_s > self._load_ends_s:
             return
         in_grace = now_s - self._load_began_s < self._spec.grace_s
-        eligible = np.array([replica.state == states.READY for replica in self._head.roster.replicas])
-        judgement = self.judgement = self._watch.judge(now_s, eligible, in_grace)
+        judgement = self.judgement = self._watch.judge(now_s, self._eligible(), in_grace)
         self._report_fleet(judgement)
         for slow in judgement.slow:
             if slow.slot_index not in self._flagged:
@@ -104,6 +109,13 @@ class StragglerDuty:
                 self._flagged.discard(index)
                 self._head.journal.note("straggler.recovered", subject=self._head.roster.replicas[index].slot)
         self._flagged &= {slow.slot_index for slow in judgement.slow} | self._flagged_but_unjudged(judgement)
+
+    def _eligible(self) -> np.ndarray:
+        """READY, and the incarnation that was judged before: one that came back between two looks inherits no verdict."""
+        replicas = self._head.roster.replicas
+        before, self._lives = self._lives, [replica.incarnation for replica in replicas]
+        same = [now == then for now, then in zip(self._lives, before or self._lives, strict=True)]
+        return np.array([replica.state == states.READY and kept for replica, kept in zip(replicas, same, strict=True)])
 
     def _flagged_but_unjudged(self, judgement: Judgement) -> set[int]:
         return {index for index in self._flagged if np.isnan(judgement.ratio[index]) and self._alive(index)}
@@ -117,14 +129,25 @@ class StragglerDuty:
         self._fleet_slow = judgement.fleet_slow
         for node in judgement.slow_nodes:
             if node not in self._nodes:
-                self._head.journal.note("straggler.node", subject=node, why="all of its replicas are slow", level="warn")
+                why = f"all of its replicas are slow{self._cause(node)}"
+                self._head.journal.note("straggler.node", subject=node, why=why, level="warn")
         self._nodes = set(judgement.slow_nodes)
 
     def _flag(self, slow: SlowReplica) -> None:
         replica = self._head.roster.replicas[slow.slot_index]
         self._head.journal.note(
-            "straggler.slow", subject=replica.slot, why=slow.reason, level="warn", ratio=round(slow.ratio, 3), z=round(slow.z, 1)
+            "straggler.slow",
+            subject=replica.slot,
+            why=f"{slow.reason}{self._cause(replica.slot)}",
+            level="warn",
+            ratio=round(slow.ratio, 3),
+            z=round(slow.z, 1),
         )
+
+    def _cause(self, subject: str) -> str:
+        """What GPU metrics say of it; without such a word nothing, which is no word of health."""
+        cause = self._head.gpus.cause_of(subject)
+        return f"; likely cause: {cause}" if cause else ""
 
     def _act(self, replica: Replica, slow: SlowReplica) -> None:
         """Once an incarnation, as soon as policy and guards allow; a refusal is tried again, and noted once."""

@@ -23,6 +23,9 @@ from harness.head.attempt import Attempt, Outcome
 from harness.head.before import Before
 from harness.head.control_server import ControlServer
 from harness.head.drains import Drains
+from harness.head.exposition import HeadMetrics
+from harness.head.fleetbook import FleetBook
+from harness.head.gpuwatch import GpuWatch
 from harness.head.inquiries import Inquiries
 from harness.head.journal import Journal
 from harness.head.live import Live
@@ -35,6 +38,9 @@ from harness.head.snapshot import timeline_columns
 from harness.head.stragglers import StragglerDuty
 from harness.head.telemetry import Telemetry
 from harness.head.workers import Workers
+from harness.metrics.exposition import listen_address
+from harness.metrics.gpu.choose import Supply
+from harness.metrics.gpu.simgpus import FleetLoad, fleet_load
 from harness.records.errors import RecordError
 from harness.records.journal import JournalWriter
 from harness.records.layout import RunFolder
@@ -43,6 +49,7 @@ from harness.spec import RunSpec
 from harness.wire import attempt as up
 from harness.wire import control, inquiry, sockets, states
 from harness.wire.keys import ServerKeys
+from harness.wire.page import PageServer
 
 log = logging.getLogger("paceline.head")
 
@@ -61,6 +68,7 @@ class Supervisor:
         )
         self.journal = Journal(JournalWriter(folder.journal), self._publish_entry, time.time)
         self.roster = Roster(spec, registry.args_hash(spec), self._on_move, time.monotonic, time.time)
+        self.fleet = FleetBook(folder, spec)
         self.live = Live(spec, len(self._slots))
         self.writer = RecordWriter(folder, spec.record.chunk_s)
         self.duty = StragglerDuty(self, spec.stragglers, self._slots)
@@ -79,11 +87,20 @@ class Supervisor:
         self.acts = Acts(self.ops, self.roster, self.drains, self.journal, spec, time.monotonic, self.placement)
         self.attempt: Attempt | None = None
         self.barrier: barriers.BarrierView | None = None
+        self.metrics = HeadMetrics(self)
+        self._page = PageServer(self.metrics.render)
+        self.page_url = ""
+        self.gpus = GpuWatch(self, Supply(spec, folder.path, self._fleet_load), self.server.publish)
+        self.snapshot: control.FleetSnapshot | None = None
         self.telemetry = Telemetry(self)
         self.inquiries = Inquiries(self, self.server.send)
         self._second = 0
         self._swept_s = time.monotonic()
         self._flushing: asyncio.Task[None] | None = None
+
+    @property
+    def name(self) -> str:
+        return self.folder.name
 
     # --- the life of a run -------------------------------------------------------------------------------
 
@@ -103,7 +120,9 @@ class Supervisor:
     async def _live(self) -> str:
         self.journal.note("head.start", why=f"epoch {self.book.epoch}, process {os.getpid()}", epoch=self.book.epoch)
         before = await self._take_up() if self.book.resumed else Before()
-        self.book.listen(self.server.endpoint, self.server.telemetry)
+        self.page_url = await self._show_page()
+        self.book.listen(self.server.endpoint, self.server.telemetry, self.page_url)
+        self.gpus.start(list(before.fired.values()))
         try:
             self.placement.start(self.server.endpoint, before.wanted_nodes)
         except ClusterError as error:
@@ -162,6 +181,7 @@ class Supervisor:
                 if view.note:
                     self.journal.note("barrier.quorum", why=view.note, level="warn")
                 self.barrier = None
+                await self._flush(final=True)
                 self._to_phase(states.READY, view.note or f"{view.ready} replicas READY")
                 return None
             self._to_phase(view.phase, "")
@@ -263,6 +283,8 @@ class Supervisor:
         await asyncio.sleep(0.05)
         await asyncio.to_thread(self.placement.stop, 8.0)
         self.placement.close()
+        await self.gpus.close()
+        await self._page.close()
         ticker.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await ticker
@@ -279,6 +301,21 @@ class Supervisor:
         self.server.close()
         self._context.destroy(linger=500)
         self.book.gone()
+
+    async def _show_page(self) -> str:
+        """Our own /metrics; a port that is taken costs the page, not the run."""
+        address = listen_address(self.spec.metrics, self.spec.cluster)
+        if address is None:
+            return ""
+        try:
+            return await self._page.start(*address)
+        except OSError as error:
+            why = f"{address[0]}:{address[1]} cannot be listened on: {error.strerror or error} (metrics.listen)"
+            self.journal.note("metrics.page", why=why, level="warn")
+            return ""
+
+    def _fleet_load(self) -> FleetLoad:
+        return fleet_load(self.roster.replicas, time.monotonic())
 
     # --- the clock ---------------------------------------------------------------------------------------
 
@@ -303,7 +340,7 @@ class Supervisor:
             self._second = math.floor(now)
             self._each_second(now)
         self.telemetry.publish_roster()
-        snapshot = self.telemetry.publish_snapshot(now)
+        snapshot = self.snapshot = self.telemetry.publish_snapshot(now)
         if new_second:  # a row a slot for the record, from the snapshot that screens got
             self.writer.timeline(snapshot.attempt, snapshot.unix, timeline_columns(snapshot), self._slots)
         if self.writer.due() and (self._flushing is None or self._flushing.done()):
@@ -345,12 +382,15 @@ class Supervisor:
 
     def _publish_entry(self, entry: control.JournalEntry) -> None:
         self.server.publish(control.JournalNews([entry]))
+        self.metrics.note(entry)
 
     # --- the record --------------------------------------------------------------------------------------
 
     async def _flush(self, *, final: bool) -> None:
         try:
-            await asyncio.to_thread(self.writer.flush)
+            if final:
+                self.fleet.save()
+            await asyncio.to_thread(self.writer.flush, final=final)
         except RecordError as error:
             self._record_trouble(str(error))
         except Exception as error:
@@ -453,6 +493,8 @@ class Supervisor:
             incarnation=replica.incarnation,
             nth=replica.nth,
         )
+        if replica.state == states.READY:
+            self.fleet.note(replica, time.time())
         attempt = self.attempt
         if attempt is None or not attempt.running:
             return

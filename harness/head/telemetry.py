@@ -10,6 +10,7 @@ from harness.head.acts import Acts
 from harness.head.attempt import Attempt
 from harness.head.barrier import BarrierView
 from harness.head.control_server import ControlServer
+from harness.head.gpuwatch import GpuWatch
 from harness.head.journal import Journal
 from harness.head.live import Live
 from harness.head.operations import Operations
@@ -40,6 +41,7 @@ class Head(Protocol):
     ops: Operations
     acts: Acts
     placement: Placement
+    gpus: GpuWatch
     attempt: Attempt | None
     barrier: BarrierView | None
     phase: str
@@ -141,6 +143,7 @@ class Telemetry:
             synthetic=head.synthetic,
             head_versions=head.book.run.versions,
             cluster=head.placement.view(),
+            gpus=head.gpus.view,
         )
 
     def _attempts(self) -> list[control.AttemptInfo]:

@@ -1,4 +1,4 @@
-"""The tables of a record: samples (one row a sample) and timeline (one row a slot a second).
+"""The tables of a record: samples (one row a sample), timeline (one row a slot a second), gpus (one row a GPU, role and round).
 
 Samples carry the names and units of SAMPLE_DTYPE, with the slot as its name and "none" (-1 on the wire) as null,
 so that no query must remember which number means nothing. Times are ns since the attempt's time zero.
@@ -68,6 +68,19 @@ TIMELINE_SCHEMA = pl.Schema(
 #: What `timeline` takes as columns; `state` as codes (positions in REPLICA_STATES).
 TIMELINE_COLUMNS = tuple(name for name in TIMELINE_SCHEMA if name not in ("attempt", "unix", "slot"))
 
+#: GPU metrics: a row a value, because which roles there are depends on the exporter. Values are in the role's unit.
+GPU_SCHEMA = pl.Schema(
+    {
+        "attempt": pl.UInt16(),  # 0: between attempts
+        "unix": pl.Float64(),  # when the source was asked
+        "sampled_unix": pl.Float64(),  # when it had measured
+        "slot": pl.String(),
+        "device": pl.UInt8(),  # of the GPUs of that replica
+        "role": pl.String(),
+        "value": pl.Float64(),
+    }
+)
+
 #: Added by `with_times`.
 TIMES = ("ttft_ms", "tpot_ms", "latency_ms", "lag_ms", "head_queue_ms")
 
@@ -100,6 +113,25 @@ def timeline_frame(attempt: int, unix: float, columns: Mapping[str, np.ndarray[A
     )
     whole = frame.select(pl.col(name).cast(kind) for name, kind in TIMELINE_SCHEMA.items())
     return whole.with_columns(pl.col(pl.Float32).fill_nan(None))
+
+
+def gpu_frame(
+    attempt: int,
+    unix: float,
+    roles: Mapping[str, tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]],
+    slots: Sequence[str],
+    devices: int,
+) -> pl.DataFrame:
+    """Of each role its values and times, `devices` entries a slot; what is NaN has no row."""
+    names, frames = np.repeat(np.array(slots, dtype=object), devices), []
+    of_slot = np.tile(np.arange(devices, dtype=np.uint8), len(slots))
+    for role, (values, sampled_unix) in roles.items():
+        there = np.flatnonzero(~np.isnan(values))
+        columns = {"sampled_unix": sampled_unix[there], "slot": pl.Series(names[there], dtype=pl.String)}
+        frames.append(pl.DataFrame({**columns, "device": of_slot[there], "role": role, "value": values[there]}))
+    whole = pl.concat(frames) if frames else pl.DataFrame(schema=GPU_SCHEMA)
+    whole = whole.with_columns(attempt=pl.lit(attempt, dtype=pl.UInt16), unix=pl.lit(unix, dtype=pl.Float64))
+    return whole.select(pl.col(name).cast(kind) for name, kind in GPU_SCHEMA.items())
 
 
 def with_times(samples: pl.LazyFrame) -> pl.LazyFrame:

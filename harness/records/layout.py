@@ -10,11 +10,12 @@ keys/               CURVE keys, 0600
 journal.jsonl       one entry a line, appended
 fleet.json          which GPUs each replica owned, from when on; replaced atomically
 cluster.jsonl       pods and nodes as the head saw them, one change a line, appended; only of a run on a cluster
-samples/NNNNNN.parquet, timeline/NNNNNN.parquet     immutable chunks, written aside and renamed
+samples/NNNNNN.parquet, timeline/NNNNNN.parquet, gpus/NNNNNN.parquet     immutable chunks, written aside and renamed
 gpus/fetched.jsonl  what was fetched into gpus/ after the run, one fetch a line; only then
 attempts/<n>/       settings asked and in effect, LoadGen's own logs
 logs/               head.log, driver-<n>.log, node000.log, node000-gpu0.log
 exports/            pictures and tables that a console was asked to save; made for the first of them
+prometheus/         config and data of the run's own Prometheus; only while it runs
 """
 
 from __future__ import annotations
@@ -83,8 +84,16 @@ class RunFolder:
         return self.path / "timeline"
 
     @property
+    def gpus(self) -> Path:
+        return self.path / "gpus"
+
+    @property
     def fetched(self) -> Path:
         return self.gpus / "fetched.jsonl"
+
+    @property
+    def prometheus(self) -> Path:
+        return self.path / "prometheus"
 
     @property
     def logs(self) -> Path:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import polars as pl
 
-from harness.records.columns import ADDED_LATER, SAMPLE_SCHEMA, TIMELINE_SCHEMA, TIMES, with_times
+from harness.records.columns import ADDED_LATER, GPU_SCHEMA, SAMPLE_SCHEMA, TIMELINE_SCHEMA, TIMES, with_times
 from harness.records.errors import RecordError
 from harness.records.journal import Journal, read_journal
 from harness.records.layout import RunFolder
@@ -70,6 +70,10 @@ class Record:
         """One row a slot a second: TIMELINE_SCHEMA."""
         return self._scan(self.folder.timeline, TIMELINE_SCHEMA, attempt)
 
+    def gpus(self, attempt: int | None = None) -> pl.LazyFrame:
+        """One row a GPU, role and round: GPU_SCHEMA. Empty where the run had no source of GPU metrics."""
+        return self._scan(self.folder.gpus, GPU_SCHEMA, attempt)
+
     def collect(self, query: Query, attempt: int | None = None) -> pl.DataFrame:
         """The query's result over the samples, without the chunks that turn out to be damaged."""
         try:
@@ -85,7 +89,7 @@ class Record:
         self, folder: Path, schema: pl.Schema, attempt: int | None, check: Callable[[Path, pl.Schema], bool] | None = None
     ) -> pl.LazyFrame:
         check = check or self._usable
-        if not folder.is_dir() and any(known.totals.get("issued") for known in self.attempts()):
+        if folder != self.folder.gpus and not folder.is_dir() and any(known.totals.get("issued") for known in self.attempts()):
             self._problem(f"{folder}: missing, though the run issued samples")
         try:
             whole = [path for path in _chunks(folder) if check(path, schema)]

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from harness.records.columns import TIMELINE_COLUMNS, samples_frame, timeline_frame
+from harness.records.columns import TIMELINE_COLUMNS, gpu_frame, samples_frame, timeline_frame
 from harness.records.errors import RecordError
 from harness.records.files import write_atomically
 from harness.records.layout import RunFolder
@@ -32,6 +32,8 @@ from harness.wire.states import REPLICA_STATES
 
 #: Rows of each table that may wait for a disk with room: 76 MB of samples, four minutes at 4,000 a second.
 WAITING_ROWS = 1_000_000
+
+GPU_CHUNK_S = 15.0
 
 _CHUNK = re.compile(r"(\d{6,})\.parquet")
 _ASIDE = re.compile(r"\.\d{6,}\.parquet\.tmp")
@@ -119,10 +121,12 @@ class RecordWriter:
     ) -> None:
         self._samples = ChunkWriter(folder.samples, chunk_s, clock, waiting_rows)
         self._timeline = ChunkWriter(folder.timeline, chunk_s, clock, waiting_rows)
+        # Rounds are seconds apart, and a file for each would be mostly its footer.
+        self._gpus = ChunkWriter(folder.gpus, max(chunk_s, GPU_CHUNK_S), clock, waiting_rows)
 
     @property
     def dropped_rows(self) -> int:
-        return self._samples.dropped_rows + self._timeline.dropped_rows
+        return self._samples.dropped_rows + self._timeline.dropped_rows + self._gpus.dropped_rows
 
     @property
     def written_samples(self) -> int:
@@ -155,11 +159,31 @@ class RecordWriter:
         if names:
             self._timeline.add(len(names), lambda: timeline_frame(attempt, unix, kept, names))
 
-    def due(self) -> bool:
-        return self._samples.due() or self._timeline.due()
+    def gpus(
+        self,
+        attempt: int,
+        unix: float,
+        roles: Mapping[str, tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]],
+        slots: Sequence[str],
+        devices: int,
+    ) -> None:
+        """A round of GPU metrics: role → values and when each was sampled, `devices` entries a slot. Keeps the arrays."""
+        names = tuple(slots)
+        for role, (values, sampled_unix) in roles.items():
+            if not len(values) == len(sampled_unix) == len(names) * devices:
+                raise ValueError(f"role {role} has {len(values)} values for {len(names)} slots x {devices} GPUs")
+        rows = sum(int(np.count_nonzero(~np.isnan(values))) for values, _ in roles.values())
+        if rows:
+            self._gpus.add(rows, lambda: gpu_frame(attempt, unix, roles, names, devices))
 
-    def flush(self) -> None:
-        """Write all rows handed over so far, due or not. Trouble with one table does not keep back the other."""
-        with contextlib.ExitStack() as both:
-            both.callback(self._timeline.flush)
+    def due(self) -> bool:
+        return self._samples.due() or self._timeline.due() or self._gpus.due()
+
+    def flush(self, *, final: bool = False) -> None:
+        """Write the rows handed over so far, due or not (GPU metrics only when due, or at the end). Trouble with one table
+        does not keep back the others."""
+        with contextlib.ExitStack() as all_of_them:
+            if final or self._gpus.due():
+                all_of_them.callback(self._gpus.flush)
+            all_of_them.callback(self._timeline.flush)
             self._samples.flush()

@@ -12,6 +12,7 @@ import msgspec
 
 from harness.wire.clusterview import ClusterView
 from harness.wire.frames import Codec
+from harness.wire.gpus import GpuView
 from harness.wire.inquiry import Answer, Question
 
 
@@ -80,7 +81,7 @@ class Register(_Message):
     pid: int
     host: str
     versions: dict[str, str] = {}
-    accelerator: dict[str, str] = {}  # what is known of the device: visible-device variables and ordinal
+    accelerator: dict[str, str] = {}  # visible-device variables, ordinal, and gpus, uuids, pcis: one each, by commas
     facts: dict[str, Any] = {}  # engine facts to show and compare: kernel, config, layout
     head_epoch: int = 0
     pod: str = ""
@@ -306,6 +307,7 @@ class RunState(_Message):
     synthetic: bool
     head_versions: dict[str, str] = {}
     cluster: ClusterView | None = None  # None: workers are processes of the head's machine
+    gpus: GpuView | None = None
 
 
 class FleetSeries(msgspec.Struct):
@@ -460,7 +462,7 @@ INT_COLUMNS = ("outstanding", "running", "waiting", "restarts")
 ToHead = RegisterWorker | WorkerBeat | ReplicaExited | ReplicaStarting | Register | Heartbeat | GetState | Command | Question
 ToWorker = WorkerPlan | Rejected | Unknown | BeatAck | RecycleSlot | StopSlot | StartSlot | StopWorker
 ToReplica = Ack | Rejected | Unknown | BeatAck | DataEndpoint | DataClosed
-ToConsole = RunState | CommandReply | Rejected | FleetSnapshot | JournalNews | RosterNews | ClusterView | Answer
+ToConsole = RunState | CommandReply | Rejected | FleetSnapshot | JournalNews | RosterNews | ClusterView | GpuView | Answer
 
 TO_HEAD: Codec[ToHead] = Codec(ToHead)
 TO_WORKER: Codec[ToWorker] = Codec(ToWorker)

@@ -195,5 +195,57 @@ class RecordTaken(_Message):
 
 PART_BYTES = 1 << 20
 
-Question = GetSla | GetReplica | GetLogs | GetDescription | GetFiles | GetPart | RecordTaken
-Answer = SlaDetail | ReplicaDetail | LogLines | Description | Files | Part
+
+# --- metrics -------------------------------------------------------------------------------------------------
+
+
+class QueryMetrics(_Message):
+    """PromQL, asked of the run's source by the head. `start_unix` 0: at one moment, `end_unix` (0: now)."""
+
+    request_id: str
+    query: str
+    start_unix: float = 0.0
+    end_unix: float = 0.0
+    step_s: float = 0.0  # 0: as fits
+    most: int = 200  # series told
+
+
+class MetricCurve(msgspec.Struct, omit_defaults=True):
+    labels: dict[str, str]
+    unix: bytes  # float64
+    values: bytes  # float64
+
+
+class MetricCurves(_Message):
+    request_id: str
+    curves: list[MetricCurve] = []
+    kind: str = ""  # vector, matrix, scalar, string
+    text: str = ""
+    step_s: float = 0.0
+    took_ms: float = 0.0
+    left_out: int = 0
+    source: str = ""
+    warnings: list[str] = []
+    problem: str = ""  # why there is no answer, in words
+
+
+class GetMetricNames(_Message):
+    request_id: str
+
+
+class MetricName(msgspec.Struct, omit_defaults=True):
+    name: str
+    type: str = ""
+    help: str = ""
+    roles: list[str] = []
+
+
+class MetricNames(_Message):
+    request_id: str
+    names: list[MetricName] = []
+    source: str = ""
+    problem: str = ""
+
+
+Question = GetSla | GetReplica | GetLogs | GetDescription | GetFiles | GetPart | RecordTaken | QueryMetrics | GetMetricNames
+Answer = SlaDetail | ReplicaDetail | LogLines | Description | Files | Part | MetricCurves | MetricNames

@@ -24,6 +24,7 @@ from harness.engines.base import EngineError
 from harness.records.layout import RunFolder
 from harness.spec import FleetSpec, RunSpec, node_name, slot_name
 from harness.wire import control
+from harness.worker.exposition import ProcessLine, SlotLine
 from harness.worker.launch import LaunchConfig, SlotLife
 from harness.worker.processes import KILL_AFTER_S, ReplicaProcess
 from harness.worker.slots import Act, Slot, SlotState
@@ -170,6 +171,13 @@ class Agent:
     def log_paths(self) -> list[Path]:
         """Of all that it carries or has carried."""
         return [carrier.log_path for carrier in self._carriers]
+
+    def slot_lines(self) -> list[SlotLine]:
+        return [SlotLine(name, slot.state.value, slot.lives) for name, (slot, _) in self._slots.items()]
+
+    def process_lines(self) -> list[ProcessLine]:
+        carriers = [(carrier.log_path.stem, carrier.process) for carrier in self._carriers]
+        return [ProcessLine(name, process.pid) for name, process in carriers if process is not None]
 
     def keep_logs_bounded(self) -> None:
         for carrier in self._carriers:

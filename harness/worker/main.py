@@ -26,14 +26,17 @@ import pydantic
 
 from harness.engines import registry
 from harness.engines.base import EngineError
+from harness.metrics.exposition import listen_address
 from harness.spec import FleetSpec, RunSpec
 from harness.wire import control, sockets
 from harness.wire.frames import VersionMismatch, WireError, encode
 from harness.wire.keys import KeyProblem, load_client_keys
+from harness.wire.page import PageServer
 from harness.wire.pump import Pump
 from harness.worker.agent import LOG_CHECK_S, Agent
 from harness.worker.backoff import full_jitter, jittered
 from harness.worker.echo import LogEcho
+from harness.worker.exposition import WorkerMetrics
 from harness.worker.hearing import Hearing
 from harness.worker.surroundings import Maker
 from harness.worker.versions import own_versions
@@ -101,6 +104,7 @@ class _Worker:
         self._unregistered = asyncio.Event()
         self._unregistered.set()
         self._hearing = Hearing(time.monotonic)
+        self._page: PageServer | None = None  # begun with the first plan, which says where
 
     async def run(self) -> int:
         loop = asyncio.get_running_loop()
@@ -136,6 +140,8 @@ class _Worker:
             self._tell_ready(False)
             await self._agent.shut_down("the worker ends")
             self._copy_logs()
+            if self._page is not None:
+                await self._page.close()
             self._pump.close()
             context.term()
         return code
@@ -242,7 +248,8 @@ class _Worker:
 
     def _planned(self, plan: control.WorkerPlan) -> None:
         try:
-            self._fleet = RunSpec.model_validate_json(plan.spec).fleet
+            spec = RunSpec.model_validate_json(plan.spec)
+            self._fleet = spec.fleet
             self._agent.apply(plan)
         except (pydantic.ValidationError, UnicodeDecodeError, EngineError) as error:
             self._finish(EXIT_REFUSED, f"the head's plan cannot be carried out here: {error}")
@@ -253,6 +260,16 @@ class _Worker:
         self._unregistered.clear()
         self._registered.set()
         self._tell_ready(True)
+        if self._page is None and (address := listen_address(spec.metrics, spec.cluster)) is not None:
+            metrics = WorkerMetrics(self._name, self._agent.slot_lines, self._agent.process_lines, self._hearing.silent_s)
+            self._page = PageServer(metrics.render)
+            self._opening = asyncio.get_running_loop().create_task(self._show_page(self._page, *address))
+
+    async def _show_page(self, page: PageServer, host: str, port: int) -> None:
+        try:
+            log.info("metrics at %s", await page.start(host, port))
+        except OSError as error:
+            log.warning("no metrics: %s:%d cannot be listened on: %s (metrics.listen)", host, port, error.strerror or error)
 
     def _register_again(self, why: str) -> None:
         if self._registered.is_set():

@@ -106,7 +106,7 @@ class Session:
             pid=os.getpid(),
             host=self._host,
             versions={**self._versions, **engine.versions()},
-            accelerator=accelerator(life.gpu),
+            accelerator=accelerator(spec, life.node, life.gpu),
             facts=engine.facts(),
             head_epoch=self._epoch,
             pod=os.environ.get("POD_NAME", ""),
@@ -191,6 +191,7 @@ class Session:
         if answer is not None and not answer.done():
             answer.set_result(None)
         self._heard_epoch(epoch)
+        self.news()  # the head counts on a replica from its first beat, not from its registration
 
     def _heard_epoch(self, epoch: int) -> None:
         if epoch == self._epoch:

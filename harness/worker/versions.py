@@ -9,6 +9,9 @@ from importlib.metadata import PackageNotFoundError, version
 
 import zmq
 
+from harness.spec import RunSpec
+from harness.worker.identity import identity
+
 _VISIBLE = ("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
 
 
@@ -19,7 +22,9 @@ def own_versions() -> dict[str, str]:
     return versions
 
 
-def accelerator(gpu: int) -> dict[str, str]:
-    """What the environment says about the accelerator; empty where it says nothing."""
+def accelerator(spec: RunSpec, node: int, gpu: int) -> dict[str, str]:
+    """What the environment says about the accelerator, and which devices it is (harness/worker/identity.py), by which metrics
+    of GPUs find their replica; empty where nothing is known."""
     seen = {name: os.environ[name] for name in _VISIBLE if os.environ.get(name)}
-    return {**seen, "ordinal": str(gpu)} if seen else {}
+    ordinal = {"ordinal": str(gpu)} if seen else {}
+    return {**seen, **ordinal, **identity(spec, node, gpu)}

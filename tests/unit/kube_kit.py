@@ -128,7 +128,7 @@ _MODELS = {
     "PodDisruptionBudget": models.V1PodDisruptionBudget, "NetworkPolicy": models.V1NetworkPolicy, "DaemonSet": models.V1DaemonSet,
     "Namespace": models.V1Namespace, "ServiceAccount": models.V1ServiceAccount, "Role": models.V1Role,
     "RoleBinding": models.V1RoleBinding, "ClusterRole": models.V1ClusterRole, "ClusterRoleBinding": models.V1ClusterRoleBinding,
-    "PersistentVolumeClaim": models.V1PersistentVolumeClaim,
+    "PersistentVolumeClaim": models.V1PersistentVolumeClaim, "Deployment": models.V1Deployment,
 }  # fmt: skip
 
 

@@ -32,6 +32,16 @@ class Acting:
         return CommandReply(command.request_id, self.ok, "")
 
 
+class Told:
+    """Causes as alerts of GPU metrics give them."""
+
+    def __init__(self) -> None:
+        self.causes: dict[str, str] = {}
+
+    def cause_of(self, slot: str) -> str:
+        return self.causes.get(slot, "")
+
+
 class AHead:
     roster: Roster
     journal: Journal
@@ -44,6 +54,7 @@ class AHead:
         self.journal = Journal(JournalWriter(folder / "journal.jsonl"), lambda entry: None, time.time)
         self.acts: Any = Acting()
         self.attempt_running = True
+        self.gpus = Told()
         self.duty = StragglerDuty(self, spec.stragglers, spec.slots())
         # the duty stamps beats with the monotonic clock: begin at a window's edge ahead of it
         self.now_s = (time.monotonic() // WINDOW_S + 10) * WINDOW_S
@@ -81,6 +92,15 @@ def test_a_slow_replica_is_reported_once_after_three_slow_windows_with_its_numbe
     assert head.acts.commands == [], "policy flag only reports"
 
 
+def test_what_gpu_metrics_say_of_a_slow_replica_stands_beside_it(tmp_path: Path) -> None:
+    head = AHead(tmp_path)
+    head.gpus.causes = {head.roster.replicas[SLOW].slot: "power cap"}
+    for _ in range(5):
+        head.window({SLOW: 1.3})
+    (entry,) = head.noted("straggler.slow")
+    assert entry.why.endswith("; likely cause: power cap")
+
+
 def test_a_recovered_replica_is_reported_and_flagged_again_if_it_turns_slow_again(tmp_path: Path) -> None:
     head = AHead(tmp_path)
     for factor in (1.3,) * 4 + (1.0,) * 4 + (1.3,) * 4:
@@ -109,6 +129,22 @@ def test_a_policy_acts_once_on_the_incarnation_that_is_slow_and_says_why(tmp_pat
     assert (command.operator, command.name) == ("policy", policy)
     assert command.args == {"slot": head.roster.replicas[SLOW].slot, "incarnation": "a"}
     assert "x the fleet's curve" in command.reason
+
+
+def test_the_next_incarnation_inherits_no_verdict_however_soon_it_is_ready(tmp_path: Path) -> None:
+    head = AHead(tmp_path, policy="recycle")
+    replica = head.roster.replicas[SLOW]
+    for _ in range(3):
+        head.window({SLOW: 1.3})
+    assert len(head.acts.commands) == 1
+    replica.incarnation = "b"  # READY again before the next look
+    for _ in range(2 * int(WINDOW_S)):
+        head.now_s += 1
+        head.duty.judge(head.now_s)
+    assert len(head.acts.commands) == 1
+    for _ in range(3):
+        head.window({SLOW: 1.3})
+    assert [command.args["incarnation"] for command in head.acts.commands] == ["a", "b"], "judged by its own steps"
 
 
 def test_a_policy_set_while_the_run_goes_on_holds_from_then_on(tmp_path: Path) -> None:

@@ -106,7 +106,7 @@ def test_a_profile_waits_longer_for_a_sample_than_its_longest_answer_takes(name:
 def test_the_demo_plants_one_straggler_in_its_own_fleet() -> None:
     spec = load_spec("demo")
     assert spec.expected_replicas == 64
-    assert [fault["slot"] for fault in spec.fleet.engine_args["faults"]] == ["node000/gpu3"]
+    assert [(fault["slot"], fault["because"]) for fault in spec.fleet.engine_args["faults"]] == [("node000/gpu3", "power")]
     assert "node000/gpu3" in spec.slots()
     assert spec.load.duration_s == 120
 

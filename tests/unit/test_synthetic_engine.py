@@ -163,6 +163,20 @@ async def test_a_slow_fault_ends_after_its_time() -> None:
     assert await step_ms_of(spec) == pytest.approx(await step_ms_of(spec_with(speed=20, jitter=0.0)), rel=0.1)
 
 
+async def test_the_cause_of_a_slow_fault_is_told_and_changes_no_step() -> None:
+    fault = {"slot": "node000/gpu0", "kind": "slow", "percent": 25}
+    because = spec_with(speed=20, jitter=0.0, faults=[{**fault, "because": "power"}])
+    assert await step_ms_of(because) == pytest.approx(await step_ms_of(spec_with(speed=20, jitter=0.0, faults=[fault])), rel=0.01)
+    assert engine_of(because, Listener()).facts()["planted_faults"] == ["slow +25 % at 0 s, because of power"]
+
+
+async def test_memory_errors_slow_nothing() -> None:
+    spec = spec_with(speed=20, jitter=0.0, faults=[{"slot": "node000/gpu0", "kind": "ecc"}])
+    assert await step_ms_of(spec) == pytest.approx(await step_ms_of(spec_with(speed=20, jitter=0.0)), rel=0.01)
+    assert engine_of(spec, Listener()).facts()["planted_faults"] == ["ecc at 0 s"]
+    assert engine_of(spec, Listener(), life=1).facts()["planted_faults"] == []
+
+
 async def test_a_stalled_replica_says_nothing_and_then_goes_on() -> None:
     fault = {"slot": "node000/gpu0", "kind": "stall", "at_s": 0.0, "for_s": 0.7}
     listener = Listener()
@@ -288,6 +302,15 @@ async def test_a_prompt_beyond_the_kv_cache_fails_with_a_reason() -> None:
         ({"faults": [{"slot": "node000/gpu0", "kind": "slow"}]}, r"faults\[0\].percent: needed by a slow fault"),
         ({"faults": [{"slot": "node000/gpu0", "kind": "crash", "at": 5}]}, 'not a field of a crash fault; did you mean "at_s"'),
         ({"faults": [{"slot": "node000/gpu0", "kind": "stall", "for_s": 0}]}, "for_s = 0: must be above 0"),
+        ({"faults": [{"slot": "node000/gpu0", "kind": "ecc", "for_s": 5}]}, "for_s = 5: not a field of an ecc fault"),
+        (
+            {"faults": [{"slot": "node000/gpu0", "kind": "slow", "percent": 5, "because": "powr"}]},
+            r'faults\[0\].because = \'powr\': no cause that a GPU shows; did you mean "power"',
+        ),
+        (
+            {"faults": [{"slot": "node000/gpu0", "kind": "slow", "percent": -5, "because": "heat"}]},
+            "because = 'heat': is for a percent above 0, and -5 makes it no slower",
+        ),
     ],
 )  # fmt: skip
 def test_wrong_arguments_are_refused_with_field_value_and_the_nearest_name(args: dict[str, Any], message: str) -> None:

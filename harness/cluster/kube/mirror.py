@@ -2,7 +2,7 @@
 
 The local files are the whole memory of what has been copied, so a copy that was killed goes on where it was:
 
-- chunks of samples and timeline never change: they are fetched whole, beside their place, and renamed;
+- chunks of samples, timeline and gpus never change: they are fetched whole, beside their place, and renamed;
 - logs, the journal and what was seen of the cluster only grow: what is missing is appended, after the last bytes that are here
   have been compared with the head's (another file may have taken the name since);
 - all else is replaced in one go by the head, and so it is here. Size and time of writing say whether it is current.
@@ -24,7 +24,7 @@ from harness.wire import inquiry
 
 OWN = frozenset({"keys", "lock", "reserve", "workers.json", "head.json", "spec.json", "link.json", "exports"})
 LINK_LOG = "logs/link.log"
-_CHUNK = re.compile(r"^(samples|timeline)/[^/]+\.parquet$")
+_CHUNK = re.compile(r"^(samples|timeline|gpus)/[^/]+\.parquet$")
 _GROWING = re.compile(r"^((?:journal|cluster)\.jsonl|logs/.+|attempts/.+\.(txt|log|jsonl)|attempts/.+/mlperf_log_[^/]+)$")
 _COMPARED = 4096
 
@@ -183,7 +183,7 @@ def _wanted(path: str) -> bool:
 
 def _urgency(about: inquiry.FileInfo) -> tuple[int, str]:
     """What the run is doing first, then what was measured, then what was said."""
-    tops = ("run.json", "journal.jsonl", "cluster.jsonl", "attempts", "timeline", "samples")
+    tops = ("run.json", "journal.jsonl", "cluster.jsonl", "attempts", "gpus", "timeline", "samples")
     top = about.path.split("/", 1)[0]
     return (tops.index(top) if top in tops else len(tops), about.path)
 

@@ -1,16 +1,21 @@
 """Plantable faults: what a synthetic replica can be told to do wrong, and when.
 
     faults = [
-      {slot = "node003/gpu1", kind = "slow", percent = 25, at_s = 10, for_s = 60},
+      {slot = "node003/gpu1", kind = "slow", percent = 25, at_s = 10, for_s = 60, because = "power"},
       {slot = "node002/*", kind = "stall", at_s = 30, for_s = 5},
       {slot = "node000/gpu0", kind = "crash", at_s = 40},
       {slot = "node001/gpu2", kind = "flaky_start", times = 2},
       {slot = "node001/gpu3", kind = "slow_start", delay_s = 3},
+      {slot = "node001/gpu4", kind = "ecc", at_s = 20},
     ]
 
-`at_s` counts from the moment the incarnation has started; without `for_s` a fault lasts. slow, stall and crash strike
+`at_s` counts from the moment the incarnation has started; without `for_s` a fault lasts. slow, stall, crash and ecc strike
 the first life of a slot only, so that a recycled replica is healthy, unless `every_life = true`. flaky_start fails the
 first `times` lives; slow_start delays every one. `slot` may be a shell pattern.
+
+What the GPU of such a replica shows (the simulated exporter, harness/metrics/gpu/simulated.py): `because` is the cause of a
+slow one, "power" (at a lower power cap), "heat" (throttled by temperature) or "clock" (low for no reason that is told);
+without it nothing is to be seen there. ecc slows nothing: uncorrectable memory errors are counted from `at_s` on.
 """
 
 from __future__ import annotations
@@ -25,12 +30,14 @@ from harness.engines.base import EngineError, nearest
 
 #: kind → (fields it needs, fields it may have)
 _FIELDS: dict[str, tuple[frozenset[str], frozenset[str]]] = {
-    "slow": (frozenset({"percent"}), frozenset({"at_s", "for_s", "every_life"})),
+    "slow": (frozenset({"percent"}), frozenset({"at_s", "for_s", "every_life", "because"})),
     "stall": (frozenset(), frozenset({"at_s", "for_s", "every_life"})),
     "crash": (frozenset(), frozenset({"at_s", "every_life"})),
     "flaky_start": (frozenset({"times"}), frozenset()),
     "slow_start": (frozenset({"delay_s"}), frozenset()),
+    "ecc": (frozenset(), frozenset({"at_s", "every_life"})),
 }
+CAUSES = ("power", "heat", "clock")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,16 +50,18 @@ class Fault:
     times: int = 0
     delay_s: float = 0.0
     every_life: bool = False
+    because: str = ""  # slow: what its GPU shows, one of CAUSES
 
     def describe(self) -> str:
-        """One line for facts and logs: `slow +25 % at 10 s for 60 s`."""
+        """One line for facts and logs: `slow +25 % at 10 s for 60 s, because of power`."""
         if self.kind == "flaky_start":
             return f"flaky_start, first {self.times} lives"
         if self.kind == "slow_start":
             return f"slow_start by {self.delay_s:g} s"
         amount = f" {self.percent:+g} %" if self.kind == "slow" else ""
         duration = "" if self.for_s == inf else f" for {self.for_s:g} s"
-        return f"{self.kind}{amount} at {self.at_s:g} s{duration}"
+        cause = f", because of {self.because}" if self.because else ""
+        return f"{self.kind}{amount} at {self.at_s:g} s{duration}{cause}"
 
     def strikes(self, slot: str, life: int) -> bool:
         if not fnmatchcase(slot, self.slot):
@@ -96,7 +105,8 @@ def _parse_one(entry: Any, slots: Sequence[str], where: str) -> Fault:
     allowed = [*sorted(needed | optional), "slot", "kind"]
     for name in entry:
         if name not in allowed:
-            raise EngineError(f"{where}.{name} = {entry[name]!r}: not a field of a {kind} fault{nearest(str(name), allowed)}")
+            an, known = "an" if kind[0] in "aeiou" else "a", nearest(str(name), allowed)
+            raise EngineError(f"{where}.{name} = {entry[name]!r}: not a field of {an} {kind} fault{known}")
     for name in sorted(needed - entry.keys()):
         raise EngineError(f"{where}.{name}: needed by a {kind} fault")
     return Fault(
@@ -108,7 +118,17 @@ def _parse_one(entry: Any, slots: Sequence[str], where: str) -> Fault:
         times=whole(f"{where}.times", entry["times"], low=1) if "times" in entry else 0,
         delay_s=number(f"{where}.delay_s", entry["delay_s"], low=0) if "delay_s" in entry else 0.0,
         every_life=_flag(f"{where}.every_life", entry.get("every_life", False)),
+        because=_cause(entry, where) if "because" in entry else "",
     )
+
+
+def _cause(entry: dict[str, Any], where: str) -> str:
+    value = entry["because"]
+    if not isinstance(value, str) or value not in CAUSES:
+        raise EngineError(f"{where}.because = {value!r}: no cause that a GPU shows{nearest(str(value), CAUSES)}")
+    if entry["percent"] <= 0:
+        raise EngineError(f"{where}.because = {value!r}: is for a percent above 0, and {entry['percent']:g} makes it no slower")
+    return value
 
 
 def _slot(value: Any, slots: Sequence[str], where: str) -> str:

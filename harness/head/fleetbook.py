@@ -1,0 +1,41 @@
+"""Keeps fleet.json: notes where each replica stands when it becomes READY, and writes that down between attempts."""
+
+from __future__ import annotations
+
+from harness.head.roster import Replica
+from harness.records.errors import RecordError
+from harness.records.fleetfile import FleetFile, GpusOf, read_fleet, write_fleet
+from harness.records.layout import RunFolder
+from harness.spec import RunSpec, node_name
+
+
+class FleetBook:
+    def __init__(self, folder: RunFolder, spec: RunSpec) -> None:
+        """Continues what the head before this one has written; a file that cannot be read is begun anew."""
+        self._path = folder.fleet_json
+        devices = max(1, spec.fleet.layout.devices)
+        try:
+            before = read_fleet(self._path)
+        except RecordError:
+            before = None
+        self.fleet = before if before is not None and before.devices == devices else FleetFile(devices)
+        self._news = False
+
+    def note(self, replica: Replica, unix: float) -> None:
+        about = replica.registered
+        if about is None:
+            return
+        names = (about.node_name, about.host, node_name(replica.node))
+        gpus, uuids, pcis = (_listed(about.accelerator.get(name, "")) for name in ("gpus", "uuids", "pcis"))
+        hosts = list(dict.fromkeys(name for name in names if name))
+        self._news |= self.fleet.note(replica.slot, GpusOf(unix, hosts, about.pod, gpus, uuids, pcis))
+
+    def save(self) -> None:
+        """If there is news. Raises RecordError."""
+        if self._news:
+            write_fleet(self._path, self.fleet)
+            self._news = False
+
+
+def _listed(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",")] if text else []
