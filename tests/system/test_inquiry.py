@@ -41,6 +41,7 @@ def snapshot(run: RunHandle) -> FleetSnapshot:
         telemetry.close()
 
 
+@pytest.mark.alone
 def test_the_sla_in_full_agrees_with_the_record(start_run: Start) -> None:
     run = start_run(
         load__target_qps=250, load__duration_s=5, limits={"ttft_p99_ms": 40, "tpot_p99_ms": 10_000}, fleet__keep_warm_s=30
@@ -89,7 +90,7 @@ def test_a_replica_is_told_with_the_samples_it_holds_and_its_log(start_run: Star
     life = run.slot("node001/gpu0").incarnation
     answer = asked(run, GetReplica(fresh(), "node001/gpu0", log_lines=50, in_flight=8), ReplicaDetail)
     assert (answer.slot, answer.incarnation, answer.problem) == ("node001/gpu0", life, "")
-    assert answer.in_flight_age_s < 2
+    assert answer.in_flight_age_s < 5
     assert 1 <= len(answer.in_flight) <= min(8, answer.in_flight_total)
     ages = [one.age_s for one in answer.in_flight]
     assert ages == sorted(ages, reverse=True)
@@ -129,6 +130,7 @@ def _mentions(run: RunHandle, since: float, source: str, words: str) -> bool:
     return any(line.source == source and words in line.text and line.unix > since for line in lines)
 
 
+@pytest.mark.alone
 def test_a_ramp_moves_the_offered_rate_there_and_is_journalled(start_run: Start) -> None:
     run = start_run(load__kind="explore", load__duration_s=0, load__target_qps=20)
     run.wait_issuing()
@@ -138,11 +140,11 @@ def test_a_ramp_moves_the_offered_rate_there_and_is_journalled(start_run: Start)
     assert 20 <= under_way.target_qps < 60
     assert under_way.ramp_to_qps == 60
     assert 0 < under_way.ramp_left_s <= 4
-    arrived = run.wait_journal("rate.ramp", 10)
+    arrived = run.wait_journal("rate.ramp")
     (act,) = run.journal("act.set_rate")
     assert (act.before, act.after, act.data["ramp_s"]) == ("20 QPS", "60 QPS", 4.0)
     assert (arrived.before, arrived.after, arrived.who) == ("20 QPS", "60 QPS", "operator:test")
-    assert 3.5 < arrived.unix - act.unix < 6
+    assert 3.5 < arrived.unix - act.unix < 9
     after = snapshot(run)
     assert (after.target_qps, after.ramp_to_qps, after.ramp_left_s, after.evictions) == (60, 0, 0, 0)
     run.wait("60 QPS offered", lambda: run.state().series.offered_qps[-1] > 45)
@@ -157,16 +159,13 @@ def test_a_ramp_moves_the_offered_rate_there_and_is_journalled(start_run: Start)
     assert run.attempts[0].acts == 2  # the rate and the stop
 
 
-def test_a_loadgen_attempt_refuses_a_ramp_and_goes_on(start_run: Start) -> None:
-    run = start_run(load__duration_s=60)
-    run.wait_issuing()
+def test_a_loadgen_attempt_refuses_a_ramp_and_goes_on(standing_run: RunHandle) -> None:
+    run = standing_run
     refused = run.command("set_rate", qps=90, ramp_s=5)
     assert not refused.ok
     assert "cannot ramp" in refused.message
     assert len(run.attempts) == 1
     assert snapshot(run).ramp_to_qps == 0
-    assert run.command("stop", abort=True).ok
-    run.wait_end()
 
 
 def test_evictions_are_counted_and_arguments_are_facts_of_every_replica(start_run: Start) -> None:

@@ -44,7 +44,7 @@ def start(start_run: Start, **changes: object) -> RunHandle:
     )
 
 
-def all_gone(within_s: float = 10.0) -> bool:
+def all_gone(within_s: float = 30.0) -> bool:
     deadline_s = time.monotonic() + within_s
     while servers() and time.monotonic() < deadline_s:
         time.sleep(0.05)

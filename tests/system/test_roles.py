@@ -35,7 +35,7 @@ def samples(run: RunHandle) -> pl.DataFrame:
     assert (rows["prefill_slot"] != rows["slot"]).all()
     one_round = rows.filter(pl.col("tries") == 1)
     assert (one_round["dispatched_ns"] < one_round["prefilled_ns"]).all()
-    assert (one_round["prefilled_ns"] < one_round["first_ns"]).all()
+    assert (one_round["prefilled_ns"] <= one_round["first_ns"]).all()  # one drain of a busy driver can bring both
     return rows
 
 
@@ -64,14 +64,15 @@ def test_a_run_of_two_prefill_and_two_decode_replicas_is_valid(start_run: Start,
 
 
 def test_losing_a_prefill_and_a_decode_replica_loses_no_sample(start_run: Start) -> None:
-    run = start_run(**split(load__duration_s=8))
+    run = start_run(**split(load__duration_s=12, load__target_qps=80))
     run.wait_measuring()
     by_role = roles(run)
-    for role in ("prefill", "decode"):
-        slot = run.slot(by_role[role][0])
+    victims = [run.slot(by_role[role][0]) for role in ("prefill", "decode")]
+    for slot in victims:
         kill(slot.pid)
+    for slot in victims:
         run.wait_journal("replica.state", subject=slot.slot, after="LOST")
-        run.wait(f"another {role} replica", lambda slot=slot: run.slot(slot.slot).state == "READY")  # type: ignore[misc]
+        run.wait(f"another {slot.role} replica", lambda slot=slot: run.slot(slot.slot).state == "READY")  # type: ignore[misc]
     end = run.wait_end()
     assert end.verdict == "VALID", end.reasons
     rows = samples(run)
@@ -82,7 +83,7 @@ def test_losing_a_prefill_and_a_decode_replica_loses_no_sample(start_run: Start)
 
 
 def test_the_last_replica_of_a_role_is_not_evicted(start_run: Start) -> None:
-    run = start_run(**split(load__duration_s=6, fleet__barrier={"deadline_s": 30, "min_ready": 1}))
+    run = start_run(**split(load__duration_s=8, load__target_qps=100, fleet__barrier={"deadline_s": 30, "min_ready": 1}))
     run.wait_measuring()
     first, last = roles(run)["prefill"]
     assert run.command("drain", slot=first).ok
@@ -96,6 +97,7 @@ def test_the_last_replica_of_a_role_is_not_evicted(start_run: Start) -> None:
     assert set(rows.tail(20)["prefill_slot"].unique()) == {last}
 
 
+@pytest.mark.alone
 def test_more_prefill_replicas_give_earlier_first_tokens_and_more_decode_replicas_faster_ones(start_run: Start) -> None:
     """With prefill at nine tenths of what four can do and decode steps that grow with their batch, at the same rate."""
     found: dict[str, tuple[float, float]] = {}

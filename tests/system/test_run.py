@@ -17,8 +17,9 @@ SAMPLES = Path(__file__).parents[2].parent / "shared" / "data" / "deepseek_r1_sa
 Start = Callable[..., RunHandle]
 
 
+@pytest.mark.alone
 def test_a_server_run_ends_valid_with_every_sample_completed_once(start_run: Start) -> None:
-    run = start_run(load__target_qps=160, load__duration_s=4)
+    run = start_run(load__target_qps=160, load__duration_s=3.5)
     end = run.wait_end()
     attempt = end.attempts[0]
     assert (end.phase, end.verdict) == ("DONE", "VALID"), end.reasons
@@ -134,7 +135,7 @@ def test_draining_lets_in_flight_samples_finish_and_readmitting_brings_the_repli
 
 
 def test_a_replica_drained_in_one_attempt_serves_again_in_the_next(start_run: Start) -> None:
-    run = start_run(load__duration_s=4, load__target_qps=100)
+    run = start_run(load__duration_s=6, load__target_qps=100)
     run.wait_issuing()
     assert run.command("drain", slot="node000/gpu1").ok
     run.wait_journal("replica.state", subject="node000/gpu1", after="DRAINED")
@@ -146,9 +147,8 @@ def test_a_replica_drained_in_one_attempt_serves_again_in_the_next(start_run: St
     assert served.height > 20
 
 
-def test_a_rate_that_cannot_be_run_is_refused_before_anything_ends(start_run: Start) -> None:
-    run = start_run(load__duration_s=400, load__target_qps=20)
-    run.wait_issuing()
+def test_a_rate_that_cannot_be_run_is_refused_before_anything_ends(standing_run: RunHandle) -> None:
+    run = standing_run
     refused = run.command("set_rate", qps=500_000)
     assert not refused.ok
     assert "at most" in refused.message
@@ -157,20 +157,24 @@ def test_a_rate_that_cannot_be_run_is_refused_before_anything_ends(start_run: St
 
 
 def test_recycling_restarts_the_replica_in_place_and_it_joins_again(start_run: Start) -> None:
-    run = start_run(load__duration_s=8, load__target_qps=60)
+    run = start_run(load__kind="explore", load__duration_s=0, load__target_qps=60)
     run.wait_measuring()
     old = run.slot("node001/gpu0").incarnation
     assert run.command("recycle", slot="node001/gpu0", incarnation=old[:6]).ok
     run.wait("a new incarnation", lambda: (s := run.slot("node001/gpu0")).state == "READY" and s.incarnation != old)
-    end = run.wait_end()
-    totals = end.attempts[0].totals
+
+    def lives() -> list[int]:
+        served = Record(run.folder).samples(1).filter(pl.col("slot") == "node001/gpu0").collect()
+        return served["incarnation"].unique().sort().to_list()
+
+    run.wait("samples of both lives on record", lambda: lives() == [1, 2])
+    assert run.command("stop").ok
+    totals = run.wait_end().attempts[0].totals
     assert totals["issued"] == totals["completed"]
-    served = Record(run.folder).samples(1).filter(pl.col("slot") == "node001/gpu0").collect()
-    assert served["incarnation"].unique().sort().to_list() == [1, 2]
 
 
 def test_evicting_dispatches_in_flight_samples_again_and_its_replacement_joins(start_run: Start) -> None:
-    run = start_run(load__duration_s=8, load__target_qps=100)
+    run = start_run(load__duration_s=5, load__target_qps=120, fleet__keep_warm_s=60)
     run.wait_issuing()
     run.wait("samples in flight", lambda: (run.state().series.in_flight or [0])[-1] > 8)
     assert run.command("evict", slot="node001/gpu1", deadline_s=0, reason="slow").ok
@@ -178,8 +182,7 @@ def test_evicting_dispatches_in_flight_samples_again_and_its_replacement_joins(s
     assert again.data["samples"] > 0
     run.wait_journal("replica.state", subject="node001/gpu1", after="EVICTED")
     run.wait("its replacement", lambda: (s := run.slot("node001/gpu1")).state == "READY" and s.incarnations == 2)
-    end = run.wait_end()
-    attempt = end.attempts[0]
+    attempt = run.finish().attempts[0]
     assert attempt.totals["issued"] == attempt.totals["completed"]
     assert attempt.totals["redispatched"] >= again.data["samples"]
     assert attempt.verdict == "INVALID"
@@ -187,7 +190,7 @@ def test_evicting_dispatches_in_flight_samples_again_and_its_replacement_joins(s
 
 
 def test_evicting_below_half_of_the_fleet_is_refused_unless_forced(start_run: Start) -> None:
-    run = start_run(load__duration_s=6)
+    run = start_run(load__duration_s=60)
     run.wait_issuing()
     assert run.command("drain", slot="node000/gpu0").ok
     assert run.command("drain", slot="node000/gpu1").ok

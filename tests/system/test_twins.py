@@ -36,25 +36,28 @@ def twin() -> Iterator[Callable[..., subprocess.Popen[str]]]:
 
 
 def test_twins_follow_a_run_to_its_end(start_run: StartRun, twin: Callable[..., subprocess.Popen[str]]) -> None:
-    run = start_run(load__duration_s=8)
+    run = start_run(load__duration_s=12)
     run.wait_journal("attempt.start")
     plain, follow = twin(run, "--plain", "--every", "2"), twin(run, "--json", "--follow")
     run.wait_measuring()
-    page, error = twin(run, "--once").communicate(timeout=30)
+    live = twin(run, "--once")
+    replica = twin(run, "--once", "--screen", "replica", "--slot", "node001/gpu1")
+    sla = twin(run, "--json", "--screen", "sla")
+    page, error = live.communicate(timeout=60)
     assert "MEASURING" in page, error
     assert "4 in all  4 READY" in page
     assert "\x1b" not in page
-    page, error = twin(run, "--once", "--screen", "replica", "--slot", "node001/gpu1").communicate(timeout=30)
+    page, error = replica.communicate(timeout=60)
     assert page.splitlines()[0].startswith(run.folder.name), error
     assert "Log, its end" in page
-    found, error = twin(run, "--json", "--screen", "sla").communicate(timeout=30)
+    found, error = sla.communicate(timeout=60)
     tables = json.loads(found)["tables"]
     assert [row["metric"] for row in tables["sla"]] == ["TTFT", "TPOT"], error
     assert tables["percentiles"]
     assert run.command("drain", slot="node001/gpu1", incarnation="").ok
     run.wait_end()
 
-    said, error = plain.communicate(timeout=30)
+    said, error = plain.communicate(timeout=60)
     assert error == ""
     sentences = [line[9:] for line in said.splitlines()]
     for expected in (
@@ -68,7 +71,7 @@ def test_twins_follow_a_run_to_its_end(start_run: StartRun, twin: Callable[..., 
     verdict = run.run.verdict
     assert plain.returncode == {"VALID": 0, "INVALID": 1}[verdict]
 
-    lines, error = follow.communicate(timeout=30)
+    lines, error = follow.communicate(timeout=60)
     objects = [json.loads(line) for line in lines.splitlines()]
     assert objects[-1]["link"] == "ended", error
     assert objects[-1]["tables"]["run"][0]["verdict"] == verdict
@@ -84,7 +87,7 @@ def test_leaving_a_twin_leaves_the_run(start_run: StartRun, twin: Callable[..., 
     assert plain.stdout is not None
     assert run.folder.name in plain.stdout.readline()
     plain.send_signal(signal.SIGINT)
-    _, error = plain.communicate(timeout=20)
+    _, error = plain.communicate(timeout=60)
     assert plain.returncode == 0
     assert f"{run.folder.name} goes on." in error
     assert run.state().phase == "MEASURING"
@@ -100,12 +103,12 @@ def test_a_head_that_is_stopped_is_called_silent_and_one_that_is_killed_gone(
     plain.stdout.readline()
     os.kill(run.head_pid, signal.SIGSTOP)
     once = twin(run, "--once")
-    _, error = once.communicate(timeout=30)
+    _, error = once.communicate(timeout=60)
     assert once.returncode == 3
     assert "does not answer" in error
     os.kill(run.head_pid, signal.SIGKILL)
     os.kill(run.head_pid, signal.SIGCONT)
-    said, error = plain.communicate(timeout=40)
+    said, error = plain.communicate(timeout=60)
     assert plain.returncode == 1
     assert "The head is silent" in said
     assert f"{run.folder.name}: head gone" in error

@@ -18,7 +18,7 @@ from harness.spec import RunSpec
 from harness.wire import control
 
 SLOT = "node000/gpu0"
-GONE_WITHIN_S = 5.0
+GONE_WITHIN_S = 15.0
 
 MakeHead = Callable[..., FakeHead]
 
@@ -89,7 +89,7 @@ def test_a_worker_that_stops_leaves_no_helper(make_head: MakeHead) -> None:
     head.wait_ready(1)
     pids = helpers_of(head)
     worker.signal(signal.SIGTERM)
-    assert worker.process.wait(8) == 143
+    assert worker.process.wait(30) == 143
     wait_gone(pids)
 
 
@@ -129,7 +129,7 @@ def test_a_slot_is_stopped_while_its_engine_loads(make_head: MakeHead, kind: str
     head.wait("both helpers and the guard", lambda: len(children_of(starting.pid)) == 3)
     pids = [starting.pid, *children_of(starting.pid)]
     head.say("w0", control.StopSlot(SLOT, starting.incarnation, "evicted"))
-    exited = head.wait("ReplicaExited", lambda: head.told(control.ReplicaExited), 8)[0]
+    exited = head.wait("ReplicaExited", lambda: head.told(control.ReplicaExited))[0]
     assert (exited.reason, exited.restart_in_s) == ("stopped: evicted", None)
     wait_gone(pids)
     assert worker.process.poll() is None

@@ -136,7 +136,7 @@ class FakeHead:
         self.router.close(linger=0)
         self.forget()
         self.epoch += 1
-        deadline = time.monotonic() + 5
+        deadline = time.monotonic() + 20
         while True:
             try:
                 self.router, _ = sockets.server_router(self.context, self.keys, self.endpoint, domain="control")
@@ -145,7 +145,7 @@ class FakeHead:
                 assert time.monotonic() < deadline, "the control port was not free again"
                 time.sleep(0.05)
 
-    def wait(self, what: str, condition: Callable[[], Any], deadline_s: float = 15) -> Any:
+    def wait(self, what: str, condition: Callable[[], Any], deadline_s: float = 40) -> Any:
         deadline = time.monotonic() + deadline_s
         while not (found := condition()):
             assert time.monotonic() < deadline, f"not within {deadline_s} s: {what}; told: {self.messages[-5:]}"
@@ -200,7 +200,7 @@ class FakeHead:
     def ready(self) -> list[str]:
         return [s for s, (inc, state) in self.states.items() if state == "READY" and self.incarnations.get(s) == inc]
 
-    def wait_ready(self, count: int, deadline_s: float = 25) -> None:
+    def wait_ready(self, count: int, deadline_s: float = 60) -> None:
         self.wait(f"{count} replicas READY", lambda: len(self.ready()) >= count, deadline_s)
 
     # the driver's side

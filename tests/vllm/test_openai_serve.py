@@ -100,12 +100,13 @@ async def test_warm_up_requests_are_as_long_as_asked_whatever_the_model_says(ser
 
 async def test_the_servers_metrics_add_up_to_the_tokens_delivered(served: tuple[Engine, Listener]) -> None:
     engine, listener = served
-    await asyncio.sleep(0.6)
-    engine.stats()  # whatever was before
+    await soon(lambda: engine.stats().outstanding == 0, within_s=60)
+    await asyncio.sleep(2)  # ten readings of the page: one of them has whatever was before
+    engine.stats()
     total = EngineStats()
     running = 0
     wanted: list[Key] = []
-    deadline_s = time.monotonic() + 60
+    deadline_s = time.monotonic() + 120
     while running <= 2 and time.monotonic() < deadline_s:  # a fast machine is done between two readings of the page
         wave = [Key(1, 200 + len(wanted) + n, 1) for n in range(16)]
         wanted += wave
@@ -114,9 +115,14 @@ async def test_the_servers_metrics_add_up_to_the_tokens_delivered(served: tuple[
         while not all(key in listener.completes for key in wave) and time.monotonic() < deadline_s:
             await asyncio.sleep(0.05)
             running = max(running, _add(total, engine))
-    await asyncio.sleep(0.6)
-    _add(total, engine)
     tokens = sum(len(listener.completes[key]) // 4 for key in wanted)
+    while (
+        total.tokens_out < tokens and time.monotonic() < deadline_s
+    ):  # told by the next reading, which is late on a busy machine
+        await asyncio.sleep(0.1)
+        _add(total, engine)
+    await asyncio.sleep(0.6)
+    _add(total, engine)  # and no token twice
     assert total.tokens_out == tokens
     assert 0 < total.steps <= tokens
     assert 2 < running <= 16
@@ -139,14 +145,14 @@ async def test_a_cancelled_request_is_aborted_in_the_server(served: tuple[Engine
     engine.submit(request(300, 400, epoch=0, prompt=prompt(3)))
     await listener.until(lambda: key in listener.firsts, deadline_s=60)
     engine.cancel(key)
-    await soon(lambda: engine.stats().running == 0, within_s=20)
+    await soon(lambda: engine.stats().running == 0, within_s=60)
     assert key not in listener.completes
 
 
 async def test_a_request_that_does_not_fit_fails_with_the_servers_words(served: tuple[Engine, Listener]) -> None:
     engine, listener = served
     engine.submit(request(400, 8, prompt=prompt(4, 600)))
-    await listener.until(lambda: Key(1, 400, 1) in listener.failures, deadline_s=30)
+    await listener.until(lambda: Key(1, 400, 1) in listener.failures, deadline_s=60)
     assert listener.failures[Key(1, 400, 1)].startswith("HTTP 400 ")
     assert "maximum" in listener.failures[Key(1, 400, 1)]
 
@@ -169,7 +175,7 @@ async def test_chat_answers_carry_ids_too(served: tuple[Engine, Listener], tiny_
 async def test_a_prefill_without_a_kv_connector_says_what_is_missing(served: tuple[Engine, Listener]) -> None:
     engine, listener = served
     engine.submit(request(600, prompt=prompt(6), stage=PREFILL))
-    await listener.until(lambda: Key(1, 600, 1) in listener.failures, deadline_s=30)
+    await listener.until(lambda: Key(1, 600, 1) in listener.failures, deadline_s=60)
     assert "--kv-transfer-config" in listener.failures[Key(1, 600, 1)]
 
 
@@ -184,12 +190,12 @@ async def test_a_killed_engine_core_ends_the_replica_at_once_and_leaves_nothing(
     engine, listener = served
     core = next(pid for pid, title in descendants().items() if title.startswith("VLLM::EngineCore"))
     engine.submit(request(500, 400, epoch=0, prompt=prompt(5)))
-    await listener.until(lambda: Key(0, 500, 1) in listener.firsts, deadline_s=30)
+    await listener.until(lambda: Key(0, 500, 1) in listener.firsts, deadline_s=60)
     began_s = time.monotonic()
     os.kill(core, signal.SIGKILL)
-    await listener.until(lambda: listener.deaths, deadline_s=30)
+    await listener.until(lambda: listener.deaths, deadline_s=60)
     print(f"death told after {time.monotonic() - began_s:.2f} s: {listener.deaths[0]}")
     assert Key(0, 500, 1) not in listener.completes
     assert engine.stats().outstanding == 0
     await engine.stop()
-    await soon(lambda: not [title for title in descendants().values() if title.startswith("VLLM::")], within_s=5)
+    await soon(lambda: not [title for title in descendants().values() if title.startswith("VLLM::")], within_s=30)
