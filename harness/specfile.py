@@ -204,9 +204,11 @@ def _validate(raw: dict[str, Any], text: str, given: Mapping[str, str], source: 
         return RunSpec.model_validate(raw)
     except ValidationError as error:
         failure = error
-    # `-s name=2026` reads as a number, but the field wants text: take what was typed.
-    typed = [".".join(map(str, e["loc"])) for e in failure.errors() if e["type"] == "string_type"]
-    retry = [dotted for dotted in typed if dotted in given and given[dotted] != "none"]
+    # `-s name=2026` reads as a number, but the field wants text: take what was typed. Of words that a field may have, `none`
+    # can be one.
+    typed = {".".join(map(str, e["loc"])): e["type"] for e in failure.errors() if e["type"] in ("string_type", "literal_error")}
+    words = {dotted for dotted, kind in typed.items() if kind == "literal_error"}
+    retry = [dotted for dotted in typed if dotted in given and (given[dotted] == "none") == (dotted in words)]
     if retry:
         for dotted in retry:
             _put(raw, dotted, given[dotted])

@@ -33,8 +33,8 @@ def both(page_of: Callable[[Fleet], str], nodes: int, prefix: str = "") -> tuple
     fleet = Fleet(nodes)
     with write_page(page_of(fleet)) as page, prometheus(scraping([page.target], interval_s=1.0)) as server:
         common = {"prefix": prefix, "interval_s": 1.0, "timeout_s": 30.0}
-        scrape = ScrapeSource([page.url], spec := GpuSourceSpec(**common), profiles.load(spec))
-        promql = PromqlSource(spec := GpuSourceSpec(url=server.url, **common), profiles.load(spec))
+        scrape = ScrapeSource([page.url], spec := GpuSourceSpec.model_validate(common), profiles.load(spec))
+        promql = PromqlSource(spec := GpuSourceSpec.model_validate({**common, "url": server.url}), profiles.load(spec))
 
         async def rounds() -> tuple[Reading, Reading]:
             for number in range(ROUNDS):

@@ -18,7 +18,7 @@ def reading(role: str, *series: tuple[SeriesKey, float], unix: float = 100.0) ->
     return Reading(unix, {role: RoleReading(keys, values, np.full(len(keys), unix))})
 
 
-def fleet(nodes: int = 2, each: int = 2, **more: object) -> list[GpuPlace]:
+def fleet(nodes: int = 2, each: int = 2) -> list[GpuPlace]:
     return [
         GpuPlace(f"node{n}/gpu{g}", 0, (f"node{n}", f"gpu-{n}.example.net"), str(g), f"uuid-{n}-{g}", f"0000:{g:02x}:00.0")
         for n in range(nodes)
@@ -27,7 +27,7 @@ def fleet(nodes: int = 2, each: int = 2, **more: object) -> list[GpuPlace]:
 
 
 def values(joined: Joined, role: str = "power") -> list[float]:
-    return joined.columns[role].tolist()
+    return [float(value) for value in joined.columns[role]]
 
 
 def test_the_uuid_decides_before_the_address_and_that_before_the_number() -> None:

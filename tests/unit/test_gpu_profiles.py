@@ -8,6 +8,7 @@ import numpy as np
 import promql_parser
 import pytest
 
+from harness.head import exposition
 from harness.metrics.gpu.base import SeriesKey
 from harness.metrics.gpu.profiles import Profile, built_in, in_use, load, read_profile, why_missing, window_s
 from harness.metrics.gpu.recipes import Leaf, Step, fold_by_key, growth_a_second, mean_of_window
@@ -51,6 +52,13 @@ def test_every_recipe_is_promql_of_one_vector(profile: Profile, matchers: str) -
 def test_the_prefix_stands_before_amd_names_only() -> None:
     assert built_in()["amd-dme"].recipes["power"].metrics("amd_")[0] == "amd_gpu_package_power"
     assert built_in()["dcgm"].recipes["power"].metrics("amd_") == ("DCGM_FI_DEV_POWER_USAGE",)
+
+
+def test_our_own_profile_names_what_the_head_shows() -> None:
+    shown = Path(exposition.__file__).read_text()
+    for recipe in built_in()["paceline"].recipes.values():
+        for name in recipe.metrics():
+            assert f'"{name.removeprefix("paceline_")}"' in shown
 
 
 def test_a_key_takes_the_first_label_that_says_something() -> None:

@@ -104,7 +104,7 @@ def test_openmetrics_with_exemplars_reads_as_the_reference_does() -> None:
         'hits_total{path="/a} b"} 17.0 # {trace="x} y",span="1"} 0.67 1700000000.25\n'
         'hits_total{path="/c"} 3 1700000000 # {trace="z"} 1\n# EOF\n'
     )
-    expected = [(s.name, s.labels, s.value) for family in openmetrics(text) for s in family.samples]
+    expected = [(s.name, s.labels, s.value) for family in openmetrics(text) for s in family.samples]  # type: ignore[no-untyped-call]
     reader = Reader("hits_total")
     assert reader.read(text) == expected
     assert reader.read(text) == expected

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -79,8 +80,8 @@ def amd(host: str, busy: float, *more: str, gpu: int = 0) -> str:
 
 
 def source(urls: Sequence[str], clock: Callable[[], float] | None = None, **settings: object) -> ScrapeSource:
-    spec = GpuSourceSpec(**{"timeout_s": 5.0, **settings})  # type: ignore[arg-type]
-    return ScrapeSource(urls, spec, profiles.load(spec), **({} if clock is None else {"clock": clock}))
+    spec = GpuSourceSpec.model_validate({"timeout_s": 5.0, **settings})
+    return ScrapeSource(urls, spec, profiles.load(spec), clock=clock or time.time)
 
 
 def values(reading: Reading, role: str) -> dict[str, float]:
@@ -362,7 +363,7 @@ async def test_metrics_are_listed_with_type_help_and_roles() -> None:
 )
 async def test_settings_that_cannot_serve_are_told_at_the_first_round(settings: dict[str, object], says: str) -> None:
     with pytest.raises(SourceError) as caught:
-        await source([DEAD], **settings).read(["power"])
+        await source([DEAD], None, **settings).read(["power"])
     assert caught.value.trouble == "setup"
     assert says in str(caught.value)
 

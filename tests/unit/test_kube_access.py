@@ -275,5 +275,5 @@ def test_a_certificate_file_that_is_missing_or_broken_is_told(tmp_path: Path) ->
     broken = access(
         kubeconfig=kubeconfig(tmp_path, "https://127.0.0.1:1", cluster={"certificate-authority": "ca.crt"}), environ={}
     )
-    with pytest.raises(ClusterError, match="the credentials cannot be read"):
+    with pytest.raises(ClusterError, match="its certificates cannot be used"):
         broken.ssl_context()

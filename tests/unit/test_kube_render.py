@@ -276,7 +276,6 @@ def test_claims_are_mounted_where_they_are_read() -> None:
         ({"model_claim": "m", "model_mount": "/dev/shm"}, 'cluster.kubernetes.model_mount "/dev/shm": another volume'),
         ({"results_mount": "/a:b"}, 'cluster.kubernetes.results_mount "/a:b": a path in a pod has no ":"'),
         ({"env": {"POD_NAME": "x"}}, 'cluster.kubernetes.env "POD_NAME": is set by the cluster'),
-        ({"env": {"A=B": "x"}}, 'cluster.kubernetes.env "A=B": cannot be the name'),
     ],
 )
 def test_what_a_server_would_refuse_of_a_pod_is_told_by_field(asked: Object, said: str) -> None:
@@ -487,7 +486,7 @@ def test_the_command_prints_json_and_keys_when_asked(capsys: pytest.CaptureFixtu
         (["nothere"], "neither a profile"),
         (["demo", "-s", "cluster.kind=local"], "cluster.kind=local has no Kubernetes objects"),
         (["demo", "--run", "a b"], 'run "a b": cannot name a run'),
-        (["demo", "-s", "cluster.kubernetes.shm=lots"], "is not a quantity"),
+        (["demo", "-s", "cluster.kubernetes.shm=lots"], "is not an amount of memory"),
     ],
 )
 def test_the_command_says_what_to_type_instead(arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:

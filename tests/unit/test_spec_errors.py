@@ -50,8 +50,8 @@ SAID = [
     (["load.kind=explore", "load.scenario=Offline"], "load.kind: explore paces a rate and needs load.scenario = Server"),
     (["load.kind=accuracy", "load.min_queries=5"], "load.kind: accuracy sends every sample once"),
     (["cluster.kubernetes.start_nodes=99"], "cluster.kubernetes.start_nodes: 99 is more than fleet.nodes 8"),
-    (["cluster.kubernetes.namespace=Bad_Name"], "cluster.kubernetes.namespace: 'Bad_Name' is not a name of Kubernetes"),
-    (["cluster.kubernetes.shm=16GB"], "cluster.kubernetes.shm: '16GB' is not a quantity; write it as 4, 500m or 16Gi"),
+    (["cluster.kubernetes.namespace=Bad_Name"], "cluster.kubernetes.namespace: 'Bad_Name' is not a namespace"),
+    (["cluster.kubernetes.shm=16GB"], "cluster.kubernetes.shm: '16GB' is not an amount of memory; write it as 16Gi or 512Mi"),
     (
         ["cluster.kubernetes.control_port=5556"],
         "cluster.kubernetes.control_port: 5556 is telemetry_port as well; they must differ",

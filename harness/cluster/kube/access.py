@@ -46,15 +46,17 @@ class Access:
         self.namespace = source.namespace
         self.context = source.context  # "" in a pod
         self.origin = source.origin  # for people: which file and context, or the pod's service account
-        if urlsplit(self.server).scheme not in ("http", "https") or not urlsplit(self.server).hostname:
+        if not _is_address(self.server):
             raise ClusterError(f"{self.origin}: server {self.server!r} is not an address; write https://HOST:PORT")
 
     def headers(self) -> dict[str, str]:
         """What shows who we are. May run an exec plugin or read a file, hence block: call it in a thread of an event loop.
         Raises ClusterError."""
         with self._lock, _told(self.origin):
-            token = self.configuration.get_api_key_with_prefix("BearerToken", alias="authorization")
-        return {"Authorization": token.strip()} if token else {}
+            token = (self.configuration.get_api_key_with_prefix("BearerToken", alias="authorization") or "").strip()
+            if not (token.isascii() and token.isprintable()):
+                raise ClusterError(f"{self.origin}: the token has characters that no token has; log in again, then retry")
+        return {"Authorization": token} if token else {}
 
     def renew(self) -> bool:
         """Read the credentials from the start, after a 401; False when that has just been done. May block."""
@@ -74,7 +76,7 @@ class Access:
             files = (asked.ssl_ca_cert, asked.cert_file, asked.key_file)
             state = (asked.verify_ssl, *((file, _changed_ns(file)) for file in files))
             if self._secured is None or self._secured[0] != state:
-                with _told(self.origin):
+                with _told(self.origin, "its certificates cannot be used", "check certificate-authority and client-certificate"):
                     self._secured = state, _ssl_context(asked)
             return self._secured[1]
 
@@ -115,6 +117,8 @@ def access(
     named = [os.path.expanduser(path) for path in str(kubeconfig or env.get("KUBECONFIG") or "").split(os.pathsep) if path]
     asked = named or [str(Path(env.get("HOME") or Path.home()) / ".kube" / "config")]
     there = [path for path in asked if os.path.isfile(path)]
+    if folders := [path for path in named if os.path.isdir(path)]:
+        raise ClusterError(f"{folders[0]}: is a folder; set KUBECONFIG to a kubeconfig file that `kubectl get pods` works with")
     in_pod = bool(env.get("KUBERNETES_SERVICE_HOST"))
     if kubeconfig is not None and not there:
         raise ClusterError(f"kubeconfig {kubeconfig}: there is no such file; name one with --kubeconfig or KUBECONFIG")
@@ -157,6 +161,9 @@ class _Kubeconfig(_Source):
             near = difflib.get_close_matches(context, list(found.by_name), n=1)
             hint = f"did you mean {near[0]!r}?" if near else f"there are {_some(found.by_name)}"
             raise ClusterError(f"{_FIELD} {context!r}: {self._paths} has no such context; {hint}")
+        user = found.by_name[context].get("user")
+        if user and str(user) not in found.users:
+            raise ClusterError(f"{self._paths}: context {context} has user {user!r}, which is not there: {_some(found.users)}")
         self.context = context
         self.namespace = str(found.by_name[context].get("namespace") or "default")
         self.origin = f"{self._paths}, context {context}"
@@ -165,6 +172,9 @@ class _Kubeconfig(_Source):
         from kubernetes.client import Configuration
         from kubernetes.config import load_kube_config
 
+        from harness.cluster.kube import plugins
+
+        plugins.bound()
         made = Configuration()
         with _told(self.origin) as complaints:
             read: Any = load_kube_config  # the package's config has no types
@@ -176,7 +186,7 @@ class _Kubeconfig(_Source):
     def _contexts(self) -> _Contexts:
         from kubernetes.config.kube_config import KubeConfigMerger
 
-        with _told(self._paths):
+        with _told(self._paths, "is no kubeconfig", "set KUBECONFIG to a file that `kubectl get pods` works with"):
             merger: Any = KubeConfigMerger
             merged = merger(self._paths).config
             raw = merged.value if merged is not None else {}
@@ -187,9 +197,17 @@ class _Contexts:
     def __init__(self, raw: Any) -> None:
         self.current = str(raw.get("current-context") or "")
         self.by_name: dict[str, dict[str, Any]] = {}
-        for entry in raw.get("contexts") or []:
-            value = getattr(entry, "value", entry)  # the package wraps what it has merged
+        for value in _entries(raw, "contexts"):
             self.by_name[str(value["name"])] = value.get("context") or {}
+        self.users = {str(value["name"]): value for value in _entries(raw, "users")}
+
+
+def _entries(raw: Any, which: str) -> list[dict[str, Any]]:
+    entries = [getattr(entry, "value", entry) for entry in raw.get(which) or []]  # the package wraps what it has merged
+    for entry in entries:
+        if not isinstance(entry, dict) or not entry.get("name"):
+            raise ValueError(f"{which} has an entry without a name")
+    return entries
 
 
 class _ServiceAccount(_Source):
@@ -215,7 +233,7 @@ class _ServiceAccount(_Source):
 
 
 @contextlib.contextmanager
-def _told(origin: str) -> Iterator[list[str]]:
+def _told(origin: str, said: str = "the credentials cannot be read", step: str = "") -> Iterator[list[str]]:
     """Turns whatever reading credentials raises into a ClusterError, and keeps what the package tells the root logger: it
     logs the failure of an exec plugin and goes on without credentials, and would print that over a full-screen console."""
     caught = _Caught()
@@ -226,11 +244,15 @@ def _told(origin: str) -> Iterator[list[str]]:
     except ClusterError:
         raise
     except Exception as problem:  # yaml, base64, files, plugins, OIDC: each raises its own
-        raise ClusterError(
-            f"{origin}: the credentials cannot be read: {_short(str(problem) or type(problem).__name__)}"
-        ) from problem
+        why = _short(str(problem)) if _is_for_people(problem) else "it is not written as one"
+        raise ClusterError(f"{origin}: {said}: {why or type(problem).__name__}{'; ' + step if step else ''}") from problem
     finally:
         root.removeHandler(caught)
+
+
+def _is_for_people(problem: Exception) -> bool:
+    """What Python says of a list where the package expects a table helps nobody."""
+    return not isinstance(problem, TypeError | KeyError | AttributeError | IndexError)
 
 
 class _Caught(logging.Handler):
@@ -260,6 +282,14 @@ def _changed_ns(file: str | None) -> int:
         return os.stat(file).st_mtime_ns if file else 0
     except OSError:
         return 0
+
+
+def _is_address(server: str) -> bool:
+    try:
+        parts = urlsplit(server)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port is None or parts.port > 0)
+    except ValueError:  # a port that is none
+        return False
 
 
 def _on_this_machine(host: str) -> bool:

@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Literal, Self, TypeVar
 
 from harness.cluster.kube import names
+from harness.cluster.kube import problems
 from harness.cluster.kube.access import Access
 from harness.cluster.kube.connection import Connection, Raw, Raws, lines_of
 from harness.cluster.kube.problems import ApiProblem, Cause
@@ -209,7 +210,11 @@ class Api(Connection):
 
     async def version(self) -> str:
         """As in v1.36.2."""
-        return str((await self.request("GET", "/version", what="the server's version")).get("gitVersion") or "unknown")
+        found = (await self.request("GET", "/version", what="the server's version")).get("gitVersion")
+        if not isinstance(found, str) or not found:
+            server = self.access.server
+            raise ApiProblem(0, "NoApiServer", f"{server} is no API server: GET /version has no gitVersion; {problems.CHECK_SERVER}")
+        return found
 
     # --- paths -----------------------------------------------------------------------------------------------------
 

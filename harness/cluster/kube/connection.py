@@ -68,7 +68,8 @@ class Connection:
             found = msgspec.json.decode(raw) if raw else {}
         except msgspec.DecodeError as problem:
             server = self.access.server
-            raise ApiProblem(0, "NotJson", f"{server} is no API server: its reply to {method} {path} is not JSON") from problem
+            sentence = f"{server} is no API server: its reply to {method} {path} is not JSON; {problems.CHECK_SERVER}"
+            raise ApiProblem(0, "NotJson", sentence) from problem
         return found if isinstance(found, dict) else {}
 
     async def _replied(

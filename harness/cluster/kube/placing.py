@@ -1,18 +1,21 @@
 """Making a run's objects: the ConfigMap that owns the rest, keys, Services, budgets, the head, and once it is Ready, workers.
 
-Blocking, for whoever starts a run, with their own kubeconfig. Interrupted or refused, exactly what was made here is
-removed again: the ConfigMap, by its uid, in the foreground.
+Blocking, for whoever starts a run, with their own kubeconfig. Interrupted (also by a terminal that is closed) or refused,
+exactly what was made here is removed again: the ConfigMap, by its uid, in the foreground.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
 import time
+import uuid
 from collections.abc import Callable
 from typing import Any
 
 from harness.cluster.base import ClusterError
+from harness.cluster.interrupts import deaf, like_ctrl_c
 from harness.cluster.kube import names
 from harness.cluster.kube.access import Access, access
 from harness.cluster.kube.api import Api, ApiProblem
@@ -31,6 +34,8 @@ HEAD_READY_WITHIN_S = 900.0
 _LOOK_EVERY_S = 1.0
 _TELL_EVERY_S = 10.0
 
+_PLACED_BY = "paceline/placed-by"  # annotation of the ConfigMap: tells ours from one of the same name
+
 _NUMBERS = re.compile(r"\d+")
 
 Say = Callable[[str], None]
@@ -48,7 +53,8 @@ def place(
     keys = ServerKeys.fresh()
     keys.save(folder.keys)
     way = way or access(spec.cluster.kubernetes.context)
-    asyncio.run(_Placing(folder, spec, keys, way, say, head_ready_within_s).run())
+    with like_ctrl_c():
+        asyncio.run(_Placing(folder, spec, keys, way, say, head_ready_within_s).run())
 
 
 class _Placing:
@@ -58,7 +64,9 @@ class _Placing:
         self._within_s = within_s
         self._instance = names.instance_of(folder.name)
         self._namespace = spec.cluster.kubernetes.namespace
-        self._made = ""  # uid of the ConfigMap
+        self._mark = uuid.uuid4().hex
+        self._asked = False  # for the ConfigMap
+        self._made = ""  # its uid
 
     async def run(self) -> None:
         async with Api(self._access, self._namespace) as api:
@@ -88,9 +96,12 @@ class _Placing:
         self._say(f"workers: {nodes} pod{'s' * (nodes != 1)} asked for")
 
     async def _make_owner(self, api: Api, config: dict[str, Any]) -> None:
+        config["metadata"]["annotations"] = {_PLACED_BY: self._mark}
+        self._asked = True
         try:
             made = await api.create(config)
         except ApiProblem as problem:
+            self._asked = problem.may_pass  # a refusal has made nothing; without a reply that is not known
             if problem.conflict:
                 raise ClusterError(
                     f"run {self._run_name}: namespace {self._namespace} has one of that name already; choose another --name, "
@@ -134,19 +145,40 @@ class _Placing:
                 raise ClusterError(f"the head failed: {failed.message or failed.reason}; {why}{lines}")
 
     async def _undo(self, api: Api, why: BaseException) -> None:
-        if not self._made:
-            self._say(f"{self._run_name}: nothing was made on the cluster")
-            return
         interrupted = isinstance(why, asyncio.CancelledError | KeyboardInterrupt)
         cause = "interrupted" if interrupted else "not placed"
+        kept = False
+        with contextlib.suppress(ClusterError, OSError):
+            kept = bool(self._made) and not interrupted and await keep_head_log(api, self._folder)
         try:
-            if not interrupted and await keep_head_log(api, self._folder):
-                self._say(f"what the head said is in {self._folder.log('head')}")
-            await ask_to_go(api, self._instance, self._made)
+            with deaf():
+                if not (made := self._made or await self._made_unseen(api)):
+                    self._tell(f"{self._run_name}: nothing was made on the cluster")
+                    return
+                await ask_to_go(api, self._instance, made)
         except ClusterError as error:
-            self._say(f"{cause}; what was made could not be removed: {error}; `paceline clean-up {self._instance}` tries again")
+            self._tell(f"{cause}; what was made could not be removed: {error}; `paceline clean-up {self._instance}` tries again")
             return
-        self._say(f"{cause}: all that was made of {self._instance} is being removed")
+        if kept:
+            self._tell(f"what the head said is in {self._folder.log('head')}")
+        self._tell(f"{cause}: all that was made of {self._instance} is being removed")
+
+    async def _made_unseen(self, api: Api) -> str:
+        """The uid of a ConfigMap that the server has made without our having heard of it. Raises ClusterError."""
+        if not self._asked:
+            return ""
+        try:
+            found = (await api.get("ConfigMap", names.config_map(self._instance)))["metadata"]
+        except ApiProblem as problem:
+            if problem.not_found:
+                return ""
+            raise
+        return str(found["uid"]) if (found.get("annotations") or {}).get(_PLACED_BY) == self._mark else ""
+
+    def _tell(self, text: str) -> None:
+        """The terminal may be what has gone."""
+        with contextlib.suppress(OSError):
+            self._say(text)
 
 
 def _component(thing: dict[str, Any]) -> str:

@@ -18,6 +18,7 @@ from harness.cluster.kube.features import features_of
 from harness.cluster.kube.kubeconfig import has_kubeconfig
 from harness.cluster.kube.render import Features, notes, render
 from harness.doctor import Check
+from harness.kubespec import quantity
 from harness.spec import RunSpec
 from harness.wire.keys import ServerKeys
 
@@ -44,8 +45,6 @@ _IMAGE = re.compile(
     r"(?P<path>[a-z0-9]+(?:(?:[._]|__|-+)[a-z0-9]+)*(?:/[a-z0-9]+(?:(?:[._]|__|-+)[a-z0-9]+)*)*)"
     r"(?::(?P<tag>\w[\w.-]{0,127}))?(?:@(?P<digest>sha256:[0-9a-f]{64}))?"
 )
-_UNITS = {"": 1, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30, "Ti": 1 << 40}
-_QUANTITY = re.compile(r"(\d+(?:\.\d+)?)(m|[kMGT]i?)?")
 #: What collective libraries take of /dev/shm for each pair of ranks, generously.
 _SHM_PER_RANK_BYTES = 1 << 30
 
@@ -258,12 +257,3 @@ def shm(spec: RunSpec) -> Check:
             f"{need >> 30}Gi or more is safe: 1Gi a rank",
         )
     return Check("shm", True, f"/dev/shm of {size}")
-
-
-def quantity(text: str) -> float:
-    """`500m` → 0.5, `16Gi` → bytes; 0 for what is none."""
-    found = _QUANTITY.fullmatch(text)
-    if found is None:
-        return 0.0
-    number, unit = float(found[1]), found[2] or ""
-    return number / 1000 if unit == "m" else number * _UNITS.get(unit, 0)

@@ -16,6 +16,8 @@ _FORBIDDEN = re.compile(
     r'User "(?P<user>[^"]*)" cannot (?P<verb>\S+) resource "(?P<resource>[^"]*)" in API group "(?P<group>[^"]*)"'
     r'(?: in the namespace "(?P<namespace>[^"]*)"| at the cluster scope)?'
 )
+CHECK_SERVER = "check `server` of the cluster in the kubeconfig"
+_TITLE = re.compile(r"<title>(.*?)</title>", re.I | re.S)
 _VERBS = {"GET": "read", "POST": "create", "PATCH": "apply", "PUT": "replace", "DELETE": "delete"}
 
 
@@ -82,7 +84,10 @@ def of_reply(
     status = _status(body)
     found = status.get("details")
     details: dict[str, Any] = found if isinstance(found, dict) else {}
-    message = _one_line(str(status.get("message") or body[:500].decode("utf-8", "replace")))
+    message = _one_line(str(status.get("message") or _plain(body.decode("utf-8", "replace"))))
+    if 300 <= code < 400:
+        where = (headers.get("location") if headers is not None else None) or "another address"
+        message = f"it sends us to {where}, as no API server does; {CHECK_SERVER}"
     reason = str(status.get("reason") or "")
     causes = tuple(
         Cause(str(c.get("reason") or ""), str(c.get("field") or ""), _one_line(str(c.get("message") or "")))
@@ -220,6 +225,14 @@ def _status(body: bytes) -> dict[str, Any]:
     except msgspec.DecodeError:
         return {}
     return found if isinstance(found, dict) else {}
+
+
+def _plain(text: str) -> str:
+    """Of a page that a proxy in between has sent, no more than its title."""
+    if not text.lstrip().startswith("<"):
+        return text[:500]
+    found = _TITLE.search(text)
+    return f"a web page, {found[1].strip()[:200]!r}, not from an API server" if found else "a web page, not from an API server"
 
 
 def _number(text: str | None) -> float | None:

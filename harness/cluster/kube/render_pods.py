@@ -137,8 +137,6 @@ def _set_environment(container: Object, kube: KubernetesSpec) -> None:
     for name, value in kube.env.items():
         if name in ("POD_NAME", "POD_NAMESPACE", "NODE_NAME", "POD_IP", "JOB_COMPLETION_INDEX"):
             raise ClusterError(f'cluster.kubernetes.env "{name}": is set by the cluster for each pod; leave it out')
-        if not name or "=" in name:
-            raise ClusterError(f'cluster.kubernetes.env "{name}": cannot be the name of a variable; use one like NCCL_DEBUG')
         environment[name] = {"name": name, "value": value}
     container["env"] = list(environment.values())
 
