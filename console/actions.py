@@ -15,7 +15,7 @@ from typing import Final, Literal
 from textual.binding import Binding, BindingType
 
 Group = Literal["Screens", "Act", "Look", "Move", "Replay", "Console"]
-Where = Literal["app", "launch", "live", "fleet", "replica", "sla", "events", "runs", "record"]
+Where = Literal["app", "launch", "live", "fleet", "replica", "sla", "events", "runs", "metrics", "record"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class Action:
 _ROWS: Final[tuple[Where, ...]] = ("live", "fleet")
 _ON: Final[tuple[Where, ...]] = ("live", "fleet", "replica")
 _REPLAYED: Final[tuple[Where, ...]] = ("live", "fleet", "sla")
-_LISTS: Final[tuple[Where, ...]] = ("live", "fleet", "events", "runs", "launch")
+_LISTS: Final[tuple[Where, ...]] = ("live", "fleet", "events", "runs", "launch", "metrics")
 
 ACTIONS: Final = (
     Action("mode_launch", "0", "0", "Launch", "choose, check and start a run; attach to one", "Screens"),
@@ -59,6 +59,7 @@ ACTIONS: Final = (
     Action("mode_sla", "3", "3", "SLA", "distributions against the limits, where the tail comes from", "Screens"),
     Action("mode_events", "4", "4", "Events", "journal, alerts and logs by time", "Screens"),
     Action("mode_runs", "5", "5", "Runs", "ended and running runs, their verdicts, replay", "Screens"),
+    Action("mode_metrics", "6", "6", "Metrics", "PromQL, asked by the head, as chart and table; every metric by name", "Screens"),
     Action("last_view", "grave_accent", "`", "Last screen", "back to the screen before this one", "Screens"),
 
     Action("evict", "e", "e", "Evict replica", "take it out; its samples are dispatched again", "Act", _ON, "Evict",
@@ -68,6 +69,8 @@ ACTIONS: Final = (
            True, "SLOT"),
     Action("readmit", "a", "a", "Readmit replica", "take a drained or evicted replica back", "Act", _ON, "", True, "SLOT"),
     Action("waive", "W", "W", "Waive a missing slot", "the barrier no longer waits for it", "Act", _ON, "", True, "SLOT"),
+    Action("scale", "N", "N", "Change the number of nodes",
+           "asks first; :scale 48; what goes drains first", "Act", ("app",), "", True, "NODES", of_pods=True),
     Action("rate", "equals_sign", "=", "Change target QPS",
            "asks first; :rate 50, +100, -5%; :rate 50 15 ramps for 15 s", "Act", ("app",), "QPS", True, "QPS [RAMP_S]"),
     Action("rate_up", "plus", "+", "Target QPS up a step", "opens the dialog of = a step higher", "Act", ("app",), "", True),
@@ -87,7 +90,7 @@ ACTIONS: Final = (
            "Look", ("launch",), "Edit", False, "FIELD=VALUE"),
 
     Action("open", "enter", "↵", "Open", "go into what is under the cursor", "Look",
-           ("live", "fleet", "events", "runs", "launch"), "Open"),
+           ("live", "fleet", "events", "runs", "launch", "metrics"), "Open"),
     Action("filter", "slash", "/", "Filter rows", "slow  !ready  n033  z>3  ttft>2.5s  kv>90%  a b  a|b", "Look",
            ("live", "fleet", "events", "runs", "launch"), "Filter", False, "EXPRESSION"),
     Action("sort", "o", "o", "Next sort order", "or :sort COLUMN", "Look", ("live", "fleet", "runs"), "Sort", False, "COLUMN"),
@@ -95,9 +98,12 @@ ACTIONS: Final = (
     Action("freeze", "f", "f", "Freeze the order", "rows stay where they are, numbers go on", "Look", _ROWS, "Freeze"),
     Action("freeze_picture", "F", "F", "Freeze the picture", "nothing on screen moves; the run goes on", "Look"),
     Action("faults", "z", "z", "Faults only", "hide what is ready and not slow", "Look", _ROWS, "Faults"),
-    Action("heat", "h", "h", "Next heat metric", "step-time ratio, tok/s, TTFT, batch, waiting", "Look", ("live",), "Heat"),
+    Action("heat", "h", "h", "Next heat metric", "step-time ratio, tok/s, …, GPU metrics; :heat power", "Look", ("live",), "Heat",
+           False, "METRIC"),
     Action("charts", "t", "t", "Charts or heat map", "on a narrow terminal, where only one of them has room", "Look", ("live",)),
     Action("nodes", "n", "n", "Nodes or replicas", "one row a node, of its replicas together", "Look", ("fleet",), "Nodes"),
+    Action("columns", "c", "c", "Choose columns", ":columns power temp clock; :columns usual", "Look", ("fleet",), "", False,
+           "COLUMNS"),
     Action("wide", "w", "w", "Wide columns", "more columns, scrolled with ← →; long lines in Events wrap", "Look",
            ("fleet", "events"), "Wide"),
     Action("mark", "space", "space", "Mark", "acts hit all marked rows", "Look", ("fleet", "runs"), "Mark"),
@@ -110,12 +116,19 @@ ACTIONS: Final = (
     Action("metric", "m", "m", "TTFT or TPOT", "which latency the tail shares are of", "Look", ("sla",), "Metric"),
     Action("window", "w", "w", "Window", "the last window or the whole attempt", "Look", ("sla",), "Window"),
     Action("by_node", "n", "n", "By node or replica", "whose share of the slowest samples is listed", "Look", ("sla",), "Nodes"),
+    Action("query", "slash,i", "/", "Type a query", "PromQL; enter asks, ↑ has earlier ones, esc leaves", "Look",
+           ("metrics",), "Query"),
+    Action("promql", "Q", "Q", "Ask in PromQL", ":promql QUERY from anywhere; the head asks its source", "Look", ("app",), "",
+           False, "QUERY"),
+    Action("span", "w", "w", "Span", "now, the last 15 min, the attempt, the whole run", "Look", ("metrics",), "Span"),
+    Action("browse", "m", "m", "Every metric", "what the source has, with type and help; enter puts it into the query", "Look",
+           ("metrics",), "Metrics"),
     Action("level", "l", "l", "Level", "all, warnings and acts, errors", "Look", ("events",), "Level"),
     Action("sources", "o", "o", "Sources", "journal, logs, both", "Look", ("events",), "Sources"),
     Action("follow", "s", "s", "Follow", "stay at the newest line", "Look", ("events",), "Follow"),
     Action("compare", "c", "c", "Compare", "the marked runs side by side", "Look", ("runs",), "Compare"),
     Action("copy", "y", "y", "Copy", "log path, line or command line, through the terminal (OSC 52) and to a file", "Look",
-           ("launch", "live", "fleet", "replica", "events", "runs")),
+           ("launch", "live", "fleet", "replica", "events", "runs", "metrics")),
 
     Action("replay", "R", "R", "Replay", "the run again, from its record, on the live screens", "Replay", ("runs",
            "record"), "Replay"),
@@ -140,7 +153,7 @@ ACTIONS: Final = (
     Action("left", "left", "←", "Left", "in wide columns", "Move", ("fleet", "events")),
     Action("right", "right", "→", "Right", "in wide columns", "Move", ("fleet", "events")),
     Action("back", "escape", "esc", "Back", "leave what is open, clear the filter, or let go of the row", "Move",
-           ("launch", "live", "fleet", "replica", "sla", "events", "runs", "record")),
+           ("launch", "live", "fleet", "replica", "sla", "events", "runs", "metrics", "record")),
 
     Action("command_line", "colon", ":", "Command line", "every action by name, with completion", "Console", ("app",), "Cmd"),
     Action("help", "question_mark,f1", "?", "Help", "every key of this screen first, then the rest", "Console", ("app",), "Help"),

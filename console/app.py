@@ -1,7 +1,7 @@
 """The Textual app: wires a feed to the store, the render clock to the screen, and acts to the head's answers.
 
 A client of the run and nothing more: leaving it, losing the terminal or killing it changes nothing there. Everything
-that is drawn lives in widgets, everything that is known in the store, everything that talks in the feed. Each of the six
+that is drawn lives in widgets, everything that is known in the store, everything that talks in the feed. Each of the seven
 screens is a mode with a stack of its own, so that going away and coming back finds it as it was; opening another run
 makes those that show one anew.
 """
@@ -39,10 +39,12 @@ from console.screens.fleet import FleetScreen
 from console.screens.help import HelpScreen
 from console.screens.launch import LaunchScreen
 from console.screens.live import LiveScreen
+from console.screens.metrics import MetricsScreen
 from console.screens.record import RecordScreen
 from console.screens.runs import RunsScreen
 from console.screens.sla import SlaScreen
 from console.session import Session
+from console.store import heat, promql
 from console.store.fleet import FleetStore
 from console.store.record import over, remedy
 from console.store.view import TableView
@@ -56,7 +58,7 @@ from harness.wire.inquiry import Answer, Question
 
 Result = Literal["detached", "stop", "left"]
 #: Modes that show one run; the two others are there without one.
-OF_A_RUN: Final = ("live", "fleet", "sla", "events")
+OF_A_RUN: Final = ("live", "fleet", "sla", "events", "metrics")
 
 
 class PacelineApp(Saving, TypingAhead[Result], Theming[Result]):
@@ -110,6 +112,7 @@ class PacelineApp(Saving, TypingAhead[Result], Theming[Result]):
         self.add_mode("fleet", lambda: FleetScreen(session.store, session.fleet_view))
         self.add_mode("sla", lambda: SlaScreen(session.store))
         self.add_mode("events", lambda: EventsScreen(session.store))
+        self.add_mode("metrics", lambda: MetricsScreen(session.store))
 
     def clear_selection(self) -> None:
         """From Python 3.12 on Textual starts tasks at once: the fields of the very first screen are there before it is."""
@@ -278,6 +281,19 @@ class PacelineApp(Saving, TypingAhead[Result], Theming[Result]):
     async def action_mode_runs(self) -> None:
         await self._go("runs")
 
+    async def action_mode_metrics(self) -> None:
+        await self._go("metrics")
+
+    async def action_promql(self) -> None:
+        await self._go("metrics")
+        if isinstance(self.screen, MetricsScreen):
+            self.screen.action_query()
+
+    async def command_promql(self, query: str) -> None:
+        await self._go("metrics")
+        if isinstance(self.screen, MetricsScreen):
+            self.screen.put(query)
+
     async def action_last_view(self) -> None:
         await self._go(self._before)
 
@@ -349,6 +365,12 @@ class PacelineApp(Saving, TypingAhead[Result], Theming[Result]):
             return [info.slot for info in self.store.slots]
         if takes == "FIELD=VALUE":
             return screen.field_names() if isinstance(screen, LaunchScreen) else []
+        if takes == "METRIC":
+            return screen.heat_names() if isinstance(screen, LiveScreen) else heat.names(self.store)
+        if takes == "COLUMNS":
+            return screen.column_names() if isinstance(screen, FleetScreen) else []
+        if takes == "QUERY":
+            return promql.earlier()
         known = {"THEME": self.theme_names, "POLICY": get_args(StragglerPolicy), "SPEED": [f"{speed:g}" for speed in SPEEDS]}
         return known.get(takes) or (screen.sort_names() if takes == "COLUMN" and screen is not None else [])
 
@@ -368,7 +390,9 @@ class PacelineApp(Saving, TypingAhead[Result], Theming[Result]):
         if on is None or (on is shown and shown is not None and shown.WHERE not in action.where):
             self.tell(f"{action.command} belongs to {', '.join(action.where)}", action.title, "warning")
         elif argument:
-            getattr(on, method)(argument)
+            done = getattr(on, method)(argument)
+            if asyncio.iscoroutine(done):
+                await done
         else:
             await on.run_action(action.id)
 

@@ -24,6 +24,7 @@ _EXPECTED = {
     "TooFewFiles": CRASHED,
     "CannotListen": CRASHED,
     "ClusterError": CRASHED,
+    "SourceError": CRASHED,
 }
 _OURS = ("harness.", "console.", "kernels.")
 

@@ -21,6 +21,7 @@ from console.feeds.base import Feed
 from console.screens.dialogs import Answer, ConfirmAct, Dialog, Sending
 from console.screens.load_acts import control_facts, why_no_new_attempt
 from console.screens.questions import ON_A_REPLICA, Order, Question, question
+from console.screens.scale_acts import why_no_scale
 from harness.wire.control import CommandReply
 from harness.wire.inquiry import GetSla, SlaDetail
 
@@ -82,6 +83,8 @@ class Operator:
             return "no attempt is running; S stops the run"
         if action.id == "waive" and not store.at_barrier:
             return "no barrier is waiting: a missing slot holds nobody up"
+        if action.id == "scale":
+            return why_no_scale(store)
         if action.id in ON_A_REPLICA and not self.targets():
             return "no replica under the cursor"
         return ""
@@ -160,6 +163,8 @@ class Operator:
             return
         self._asking = False  # the next question may be asked while this answer is awaited
         orders = asked.orders(answer)
+        if asked.goes_on:
+            self._app.tell(asked.goes_on, action.title)
         if len(orders) == 1:
             await self._send_one(feed, action, orders[0])
         else:

@@ -219,6 +219,10 @@ def sentences(entries: Iterable[JournalEntry]) -> list[str]:
     return lines
 
 
+def _rule(entry: JournalEntry) -> str:
+    return str(entry.data.get("rule") or "without a name").replace("_", " ")
+
+
 def sentence(entry: JournalEntry) -> str:
     """Empty for what only programs need: registrations, warm-up, the head's own start."""
     subject, why = entry.subject, _because(entry.why)
@@ -238,6 +242,9 @@ def sentence(entry: JournalEntry) -> str:
         "straggler.node": f"Node {subject} is slow{why}.",
         "straggler.fleet": f"The whole fleet is slow{why}.",
         "replica.exit": f"The process of replica {subject} ended{why}.",
+        "alert.start": f"Alert {_rule(entry)} of {subject}{why}.",
+        "alert.end": f"Alert {_rule(entry)} of {subject} is over.",
+        "metrics.source": f"GPU metrics of {subject} are {entry.after or 'unknown'}{why}.",
         "pod.evicted": f"The pod of {subject} is evicted{why}.",
         "pod.not_evicted": f"The pod of {subject} could not be evicted{why}.",
         "worker.event": f"{subject}{why}." if entry.level != "info" else "",

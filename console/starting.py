@@ -14,6 +14,7 @@ from pathlib import Path
 
 from console.errors import BadInput, HeadDied, NotStarted
 from harness.cluster.base import ClusterError
+from harness.cluster.interrupts import deaf, like_ctrl_c
 from harness.cluster.local import head_alive, kill_run, launch_head, log_of_start, placed_on
 from harness.cluster.procinfo import end_group, is_alive
 from harness.records.layout import RunFolder, new_run_folder, runs_root
@@ -64,31 +65,33 @@ def new_run(spec: RunSpec, say: Callable[[str], None] = lambda line: None) -> Ru
         )
     folder = new_run_folder(root, spec.name)
     folder.spec_json.write_text(spec.model_dump_json(indent=2) + "\n", encoding="utf-8")
-    if remote:
-        _place(folder, spec, say)
-    try:
-        start_head(folder)
-    except BaseException as why:
-        _end(folder, why)
-        raise
+    with like_ctrl_c():
+        if remote:
+            _place(folder, spec, say)
+        try:
+            start_head(folder)
+        except BaseException as why:
+            _end(folder, why)
+            raise
     return folder
 
 
 def _place(folder: RunFolder, spec: RunSpec, say: Callable[[str], None]) -> None:
-    """On Kubernetes. What fails removes all that it has made there; the folder has nothing to show then."""
+    """On Kubernetes. What fails removes all that it has made there; the folder has nothing to show then but what a head said."""
     from harness.cluster.kube.placing import place
 
     try:
         place(folder, spec, say=say)
     except BaseException:
-        shutil.rmtree(folder.path, ignore_errors=True)
+        shutil.rmtree(folder.keys if folder.log("head").exists() else folder.path, ignore_errors=True)
         raise
 
 
 def _end(folder: RunFolder, why: BaseException) -> None:
     """The workers that it may have started, or all of the run that is on a cluster."""
     try:
-        kill_run(folder)
+        with deaf():
+            kill_run(folder)
     except ClusterError as error:
         raise NotStarted(f"{why}; and {error}") from why
 

@@ -11,11 +11,13 @@ from cyclopts import App, CycloptsError, Group, Parameter, UnusedCliTokensError
 
 from console.cli import (
     acts,
+    alerts,
     checks,
     clean_up,
     keys,
     listing,
     manifests,
+    metrics,
     processes,
     scale,
     serve,
@@ -53,12 +55,16 @@ def build() -> App:
     )
     begin, watch, act, inside = map(Group.create_ordered, ("Start", "Look", "Act", "Processes"))
     app["--help"].group = app["--version"].group = Group("Options", sort_key=99)
+    look = (
+        status.status, listing.runs, listing.show, metrics.metrics, alerts.alerts, listing.profiles, themes.themes, checks.doctor,
+        keys.keys,
+    )  # fmt: skip
     grouped: list[tuple[Group, Sequence[Callable[..., int]]]] = [
         (
             begin,
             (start.demo, start.run, start.attach, serve.serve, start.restart_head, tiny_model.tiny_model, manifests.manifests),
         ),
-        (watch, (status.status, listing.runs, listing.show, listing.profiles, themes.themes, checks.doctor, keys.keys)),
+        (watch, look),
         (act, (clean_up.clean_up,)),
         (inside, (processes.head, processes.worker)),
     ]

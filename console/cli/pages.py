@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
+from console.cli.gpu_pages import GPU_COLUMNS, NODE_GPU_COLUMNS, gpu_lines, gpus_of_replica
 from console.cli.page import Column, Page
 from console.cli.pod_pages import cluster_lines, nodes_in_trouble, on_cluster, why
 from console.cli.story import in_words
@@ -106,9 +107,11 @@ def live_page(page: Page, tables: Tables) -> None:
     page.line(run.get("straggler_note") or "")
     for node in run.get("slow_nodes") or []:
         page.line(f"{node}: its replicas are slow together")
+    gpu_lines(page, tables)
     if run.get("fleet_slow"):
         page.line("the whole fleet is slow: no replica is singled out")
     if tables["stragglers"]:
+        page.title("Slow, odd or gone") if tables.get("gpu_source") else None
         page.table(FAULT_COLUMNS, tables["stragglers"][:FAULTS_SHOWN])
         if len(tables["stragglers"]) > FAULTS_SHOWN:
             page.line(f"and {len(tables['stragglers']) - FAULTS_SHOWN:,d} more")
@@ -214,6 +217,7 @@ FLEET_COLUMNS: Final = (
     Column("KV", _as("kv_use_fraction", fmt.percent), keep=4),
     Column("OLDEST", _as("oldest_in_flight_s", fmt.age), keep=3),
     Column("RESTARTS", _as("restarts", fmt.count), keep=2),
+    *GPU_COLUMNS,
     Column("SAMPLES", _as("samples", fmt.count), keep=8),
     Column("RE-DISPATCHED", _as("redispatched", fmt.count), keep=7),
     Column("FAILED", _as("failed", fmt.count), keep=7),
@@ -239,6 +243,7 @@ NODE_COLUMNS: Final = (
     Column("WAIT", _as("waiting", fmt.count), keep=4),
     Column("FLIGHT", _as("in_flight", fmt.count), keep=7),
     Column("OLDEST", _as("oldest_in_flight_s_max", fmt.age), keep=5),
+    *NODE_GPU_COLUMNS,
 )
 
 ATTEMPT_COLUMNS: Final = (
@@ -257,6 +262,7 @@ ATTEMPT_COLUMNS: Final = (
 def fleet_page(page: Page, run: Row, tables: Tables, order: str) -> None:
     heading(page, run)
     cluster_lines(page, tables)
+    gpu_lines(page, tables)
     rows = tables["replicas"]
     window = "figures of the whole attempt" if run["link"] == "ended" else "latencies of the last window"
     page.title(f"{len(rows):,d} of {fmt.plural(run['replicas'], 'replica')}, {order}; {window}")
@@ -346,6 +352,7 @@ def replica_page(page: Page, run: Row, tables: Tables) -> None:
         told = [f"{key} {_short(value)}" for key, value in own[name].items() if not isinstance(value, dict | list)]
         if told:
             page.line(name, *told)
+    gpus_of_replica(page, tables)
     if tables.get("in_flight"):
         page.title(f"In flight, oldest first, {len(tables['in_flight'])}")
         page.table(IN_FLIGHT_COLUMNS, tables["in_flight"][:FAULTS_SHOWN])

@@ -7,6 +7,7 @@ and TPOT against their limits are the last thing to be shortened; 80 columns are
 from __future__ import annotations
 
 import math
+import re
 import shutil
 import sys
 import time
@@ -20,6 +21,7 @@ from harness.wire.control import FleetSnapshot, JournalEntry, RoleView, SlaView
 from harness.wire.states import DRAINING, LOST, READY, WARMING_PAIRS
 
 _ALIKE = 2
+_REASONS = 2
 EVERY_S = 2.0
 EVERY_ON_TERMINAL_S = 0.5
 #: What a driver is doing before its first query (DriverPhase), and a snapshot without an attempt.
@@ -39,6 +41,7 @@ class ProgressLines:
         self._next_s = -math.inf
         self._phase = ""
         self._drawn = False
+        self._missing_told = ""  # the reasons that stand above in full
         self._told_length = 0  # of which attempt it was said that LoadGen makes it longer
         self._issuing = (0, 0.0)  # attempt, its clock when it was last seen issuing
 
@@ -60,8 +63,15 @@ class ProgressLines:
             self._out.write(f"\r\x1b[K{at}{progress_line(fleet, width - len(at), issued_s)}")
             self._drawn = True
         else:
-            self._out.write(f"{at}{progress_line(fleet, None, issued_s)}\n")
+            brief = fleet.missing_total > 0 and self._missing_are_told(fleet)
+            self._out.write(f"{at}{progress_line(fleet, None, issued_s, brief=brief)}\n")
         self._out.flush()
+
+    def _missing_are_told(self, fleet: FleetSnapshot) -> bool:
+        """Whether the last line that said why replicas are missing said the same, but for its numbers (seconds, rounds)."""
+        reasons = re.sub(r"\d+", "", _missing(fleet, _REASONS))
+        told, self._missing_told = reasons == self._missing_told, reasons
+        return told
 
     def news(self, entries: Iterable[JournalEntry]) -> None:
         """What a person should not miss: acts, warnings, errors, starts and ends of attempts. What befalls many replicas
@@ -99,8 +109,11 @@ _SHORTEN = (
 )  # fmt: skip
 
 
-def progress_line(fleet: FleetSnapshot, width: int | None = None, issued_s: float | None = None) -> str:
-    """One line about the whole run; `width` None: as long as it takes. `issued_s`: how long the issuing took, where known."""
+def progress_line(
+    fleet: FleetSnapshot, width: int | None = None, issued_s: float | None = None, *, brief: bool = False
+) -> str:
+    """One line about the whole run; `width` None: as long as it takes. `issued_s`: how long the issuing took, where known.
+    `brief`: how many are missing, not why."""
     total = sum(fleet.counts.values())
     ready = fleet.counts.get(READY, 0)
     all_ready = ready == total
@@ -109,7 +122,8 @@ def progress_line(fleet: FleetSnapshot, width: int | None = None, issued_s: floa
         "ready": (f"{ready}/{total} ready", *([] if all_ready else [f"{ready}/{total}"]), ""),
     }
     if fleet.missing_total:
-        parts["missing"] = (_missing(fleet, 2), _missing(fleet, 1), f"{fleet.missing_total} missing")
+        count = f"{fleet.missing_total} missing"
+        parts["missing"] = (count,) if brief else (_missing(fleet, _REASONS), _missing(fleet, 1), count)
     elif fleet.counts.get(LOST, 0):
         parts["missing"] = (f"{fleet.counts[LOST]} lost", "")
     if not fleet.attempt or fleet.attempt_state in _NO_LOAD:
@@ -135,8 +149,13 @@ def role_line(view: RoleView) -> str:
 
 
 def _missing(fleet: FleetSnapshot, shown: int) -> str:
-    more = fleet.missing_total - min(shown, len(fleet.missing))
-    return f"missing {'; '.join(fleet.missing[:shown])}{f' and {more} more' if more else ''}"
+    """The first replicas that are missing, of those with the same reason (a pod has many replicas) only the first."""
+    first: dict[str, str] = {}
+    for line in fleet.missing:
+        first.setdefault(line.partition(": ")[2], line)
+    named = list(first.values())[:shown]
+    more = fleet.missing_total - len(named)
+    return f"missing {'; '.join(named)}{f' and {more} more' if more else ''}"
 
 
 def _load(fleet: FleetSnapshot, issued_s: float | None) -> dict[str, tuple[str, ...]]:

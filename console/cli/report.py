@@ -5,8 +5,10 @@ Figures come from the samples on disk; of an attempt that is still going, the he
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
+from console.cli.alerts import alerts_of, say_alerts
 from console.cli.errors import BadInput
 from console.cli.output import clean, clock, number, plural, say, table, typed, when
 from console.cli.placed import cluster_lines, pods_of
@@ -27,6 +29,7 @@ def result_of(folder: RunFolder, *, killed: bool = False, number: int | None = N
     """What `--json` prints. The figures are those of attempt `number` (default: the last); all stand in `attempts`."""
     import msgspec
 
+    from harness.metrics.gpu.summary import summarise_gpus
     from harness.records.reader import Record, summarise
 
     record = Record(folder.path)
@@ -39,6 +42,7 @@ def result_of(folder: RunFolder, *, killed: bool = False, number: int | None = N
     verdict, reasons = verdict_of(run, folder, killed)
     view = last_view(folder.cluster)
     hosts = {node_name(row.node): row.host for row in view.pods if row.host} if view is not None else {}
+    journal = record.journal()
     result = {
         "run": folder.name,
         "verdict": verdict,
@@ -54,7 +58,9 @@ def result_of(folder: RunFolder, *, killed: bool = False, number: int | None = N
         "loadgen": shown.loadgen if shown else {},
         "replicas": [row | {"host": hosts.get(node_name(place_of(row["slot"])[0]))} for row in summary["replicas"]],
         "cluster": pods_of(view),
-        "acts": [act(entry) for entry in record.journal() if entry.what.startswith("act.")],
+        "gpu_metrics": [asdict(one) for one in summarise_gpus(record, shown.number if shown else None)],
+        "alerts": alerts_of(journal, goes_on=head_alive(folder)),
+        "acts": [act(entry) for entry in journal if entry.what.startswith("act.")],
         "attempts": [attempt_row(attempt) for attempt in run.attempts],
         "record": str(folder.path),
         "problems": record.problems,
@@ -106,8 +112,8 @@ def _without_run_json(folder: RunFolder, why: str, killed: bool) -> dict[str, An
     return {
         "run": folder.name, "verdict": "ABORTED" if killed else "CRASHED", "reasons": [why], "phase": "", "synthetic": None,
         "attempt": None, "totals": empty, "rates": empty, "ttft_ms": empty, "tpot_ms": empty, "latency_ms": empty,
-        "loadgen": empty, "replicas": [], "cluster": None, "acts": [], "attempts": [], "record": str(folder.path),
-        "problems": [why],
+        "loadgen": empty, "replicas": [], "cluster": None, "gpu_metrics": [], "alerts": [], "acts": [], "attempts": [],
+        "record": str(folder.path), "problems": [why],
     }  # fmt: skip
 
 
@@ -163,6 +169,8 @@ def say_result(result: dict[str, Any]) -> None:
             say(f"\nattempt {result['attempt']} (--attempt N shows another)")
         _say_figures(result)
         _say_replicas(result["replicas"])
+    _say_gpus(result["gpu_metrics"], result["run"])
+    say_alerts(result["alerts"], result["run"])
     _say_acts(result["acts"], counted)
     for problem in result["problems"]:
         say(f"record: {problem}")
@@ -208,6 +216,34 @@ def _say_figures(result: dict[str, Any]) -> None:
     say()
     headings = ["ms", *(name.replace("_", ".") for name in _SHOWN)]
     say(table(headings, [_latency_row(result, name) for name in ("ttft", "tpot", "latency")], right=range(1, 9)))
+
+
+#: Those of which a result says a word; `paceline metrics` has all.
+_GPU_ROLES = ("power", "junction_temp", "clock_ratio", "throttle_power", "throttle_thermal", "ecc_uncorrectable")
+
+
+def _say_gpus(roles: list[dict[str, Any]], run: str) -> None:
+    """A line for each role that an operator looks at first, without what did not happen."""
+    from console.cli.metric_pages import figure, unit_of
+
+    told = [row for row in roles if row["role"] in _GPU_ROLES and not _uneventful(row)]
+    if not told:
+        return
+    gpus = max(row["gpus"] for row in told)
+    say(f"\nGPUs      {plural(gpus, 'GPU')} with metrics ({typed(f'metrics {run}')} has all of them)")
+    for row in told:
+        unit = unit_of(row["unit"])
+        if row["count"]:
+            said = f"{figure(row['grew'], row['unit'])} new"
+        else:
+            p50, low, high = (figure(row[key], row["unit"]) for key in ("p50", "min", "max"))
+            said = f"p50 {p50} {unit}, {low} to {high}"
+        worst = "  ".join(f"{slot} {figure(value, row['unit'])}" for slot, value in row["worst"])
+        say(f"  {row['title']}: {said}" + (f"; worst {worst}" if worst else ""))
+
+
+def _uneventful(row: dict[str, Any]) -> bool:
+    return not row["grew"] if row["count"] else row["role"].startswith("throttle") and row["max"] < 0.005
 
 
 def _say_acts(acts: list[dict[str, Any]], counted: int) -> None:

@@ -30,7 +30,7 @@ def scale(run: RunFirst, nodes: str | None = None, /, *, reason: Reason = "", fo
         raise BadInput("scale: NODES is needed")
     which, wanted = (None, run) if nodes is None else (run, nodes)
     if not wanted.isascii() or not wanted.isdigit():
-        raise BadInput(f"scale: {wanted!r} is not a number of nodes")
+        raise BadInput(f"scale: {wanted!r} is not a number of nodes; it is `{typed(f'scale {USAGE}')}`")
     folder = live_run(which)
     spec = remote_spec(folder, "scale")
     count, most = int(wanted), spec.fleet.nodes

@@ -22,6 +22,7 @@ from typing import Any, Final, Literal
 from console.cli import pages
 from console.cli.errors import NOT_VALID, OK, BadInput, exit_code_of
 from console.cli.output import clean, note, say, say_json, typed
+from console.cli.page import Page
 from console.feeds.base import Feed, NoFeed
 from console.feeds.head import HeadFeed
 from console.plain import Narrator, ended, opening, stamped
@@ -29,6 +30,7 @@ from console.starting import wait_for_head_to_end
 from console.store import tables
 from console.store.fleet import FleetStore
 from console.store.record import over, summary_of
+from console.store.sla_tables import ended_percentiles, sla_tables
 from console.store.view import BadSort, TableView
 from harness.cluster.local import head_alive
 from harness.records.layout import RunFolder
@@ -149,9 +151,9 @@ async def _tables(run: Watched, wanted: Wanted) -> tables.Tables:
         summary = {"sla": tables.sla_rows(store)}
         if isinstance(run.feed, NoFeed):
             attempts = read_run(run.folder.path).attempts
-            return summary | {"percentiles": tables.ended_percentiles(attempts[-1]) if attempts else []}
+            return summary | {"percentiles": ended_percentiles(attempts[-1]) if attempts else []}
         sla = await run.feed.ask(GetSla(uuid.uuid4().hex))
-        return summary | tables.sla(sla, [info.slot for info in store.slots]) if isinstance(sla, SlaDetail) else summary
+        return summary | sla_tables(sla, [info.slot for info in store.slots]) if isinstance(sla, SlaDetail) else summary
     if wanted.screen == "replica":
         if wanted.slot not in store.index:
             raise BadInput(f"--slot: {run.folder.name} has no replica {wanted.slot!r}; {_some_slots(store)}")
@@ -192,7 +194,7 @@ def _object(run: Watched, wanted: Wanted, found: tables.Tables) -> dict[str, Any
 
 
 def _page(run: Watched, wanted: Wanted, found: tables.Tables) -> str:
-    page = pages.Page(_width(), bold=may_escape())
+    page = Page(_width(), bold=may_escape())
     about = tables.live(run.store)["run"][0] if wanted.screen != "live" else found["run"][0]
     if wanted.screen == "live":
         pages.live_page(page, found)

@@ -21,19 +21,21 @@ import msgspec
 import zmq
 import zmq.asyncio
 
+from console.feeds.scaling import scale
 from console.store.fleet import STALE_AFTER_S, FleetStore
 from console.store.record import remedy
 from harness.records.layout import RunFolder
 from harness.wire import control, sockets
 from harness.wire.client import HeadAddress, HeadUnreachable, operator_name
 from harness.wire.frames import WireError, encode
-from harness.wire.inquiry import Answer, Question
+from harness.wire.inquiry import Answer, GetMetricNames, QueryMetrics, Question
 from harness.wire.keys import ClientKeys, KeyProblem, load_client_keys
 
 BACKOFF_S: Final = (0.5, 1.0, 2.0, 4.0)
 COMMAND_TRIES: Final = 4
 COMMAND_WAIT_S: Final = 3.0
 ANSWER_WAIT_S: Final = 3.0
+SOURCE_WAIT_S: Final = 15.0  # the head asks somebody else first, and has a patience of its own
 JOURNAL_TAIL: Final = 500
 STATE_EVERY_S: Final = 1.0  # the whole state is asked for at most this often, whatever the snapshots say
 
@@ -125,7 +127,10 @@ class HeadFeed:
         return True
 
     async def command(self, name: str, args: dict[str, Any] | None = None, reason: str = "") -> control.CommandReply:
-        """Sent again with the same request id until answered: the head runs it once, even across a reconnect."""
+        """Sent again with the same request id until answered: the head runs it once, even across a reconnect. A new size
+        of the fleet takes more than the head."""
+        if name == "scale":
+            return await self._scale(args or {}, reason)
         request = control.Command(uuid.uuid4().hex, self.operator, name, args or {}, reason)
         try:
             reply = await self._ask(request, request.request_id, tries=COMMAND_TRIES, wait_s=self._command_wait_s)
@@ -136,9 +141,14 @@ class HeadFeed:
         said = f"no answer from the head within {COMMAND_TRIES * self._command_wait_s:.0f} s; look at the events before repeating"
         return control.CommandReply(request.request_id, False, said)
 
+    async def _scale(self, args: dict[str, Any], reason: str) -> control.CommandReply:
+        done, said = await scale(self._folder.path, int(args["nodes"]), reason, force=bool(args.get("force")))
+        return control.CommandReply(uuid.uuid4().hex, done, said)
+
     async def ask(self, question: Question) -> Answer | None:
         try:
-            reply = await self._ask(question, question.request_id, tries=1, wait_s=ANSWER_WAIT_S)
+            wait_s = SOURCE_WAIT_S if isinstance(question, QueryMetrics | GetMetricNames) else ANSWER_WAIT_S
+            reply = await self._ask(question, question.request_id, tries=1, wait_s=wait_s)
         except (HeadUnreachable, WireError):
             return None
         return reply if isinstance(reply, Answer) else None

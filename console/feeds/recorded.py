@@ -7,6 +7,7 @@ flight, heartbeats, CPU use) is unknown in the snapshots too, never made up.
 from __future__ import annotations
 
 import math
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -14,17 +15,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from console.feeds.chronicle import Chronicle
+from console.feeds.gpu_tape import GpuTape, read_gpus
 from console.feeds.tape import PER_S, AttemptTape, LatencyTape, Progress, TimelineTape, read_timeline, rows_between
 from harness.metrics.early_stopping import allowed_over, needed
 from harness.metrics.histogram import EDGES_MS, percentiles, quantiles
 from harness.metrics.parts import TtftParts
 from harness.metrics.projection import project
 from harness.metrics.rates import RATE_WINDOW_S
+from harness.records.clusterlog import ClusterTape, read_cluster
 from harness.records.errors import RecordError
 from harness.records.layout import RunFolder
 from harness.records.runfile import AttemptRecord, RunFile
 from harness.spec import RunSpec
 from harness.wire import control
+from harness.wire.clusterview import ClusterView
+from harness.wire.gpus import GpuView
 from harness.wire.inquiry import GetSla, LatencyDetail, SlaDetail
 from harness.wire.states import HOLDS_SAMPLES, REPLICA_CODE, REPLICA_STATES
 
@@ -38,16 +43,19 @@ _MISSING_SHOWN: Final = 20
 _WORKING: Final = [REPLICA_CODE[name] for name in sorted(HOLDS_SAMPLES)]
 
 
+News = control.JournalNews | control.RosterNews | ClusterView | GpuView
+
+
 class NothingRecorded(Exception):
     """There is no second to play; the text says why."""
 
 
 class RecordedRun:
     def __init__(self, record: Record, run: RunFile, spec: RunSpec, chronicle: Chronicle, timeline: TimelineTape,
-                 tapes: dict[int, AttemptTape]) -> None:  # fmt: skip
+                 tapes: dict[int, AttemptTape], cluster: ClusterTape, gpus: GpuTape) -> None:  # fmt: skip
         self.path, self.problems = record.folder.path, list(record.problems)
         self._record, self.run, self.spec = record, run, spec
-        self.chronicle, self.timeline, self.tapes = chronicle, timeline, tapes
+        self.chronicle, self.timeline, self.tapes, self.cluster, self.gpus = chronicle, timeline, tapes, cluster, gpus
         spans = [self.chronicle.span, (timeline.unix[0], timeline.unix[-1]) if len(timeline.unix) else None]
         known = [span for span in spans if span is not None]
         if not known:
@@ -73,16 +81,25 @@ class RecordedRun:
             attempts=self.chronicle.attempt_infos(unix), journal=self.chronicle.until(unix, JOURNAL_TAIL),
             series=self.series(at_s), role="", controller=self.chronicle.controller(unix), record=str(self.path),
             started_unix=run.started_unix, telemetry="", synthetic=run.synthetic, head_versions=run.versions,
+            cluster=self.cluster.at(unix), gpus=self.gpus.at(unix),
         )  # fmt: skip
 
-    def news(self, before_s: float, at_s: float) -> list[control.JournalNews | control.RosterNews]:
+    def news(self, before_s: float, at_s: float) -> list[News]:
         """What was told between these two seconds, besides snapshots."""
         before, unix = self.start_unix + before_s, self.start_unix + at_s
-        entries = self.chronicle.between(before, unix)
-        if not entries:
-            return []
-        moved = self.chronicle.moved_between(before, unix)
-        return [control.JournalNews(entries), control.RosterNews(1, moved, self.chronicle.attempt_infos(unix))]
+        found: list[News] = []
+        if entries := self.chronicle.between(before, unix):
+            moved = self.chronicle.moved_between(before, unix)
+            found += [control.JournalNews(entries), control.RosterNews(1, moved, self.chronicle.attempt_infos(unix))]
+        view = self.cluster.at(unix)
+        if view is not None and view is not self.cluster.at(before):
+            found.append(view)
+        if self.gpus.moment(before) != self.gpus.moment(unix) and (of_gpus := self.gpus.at(unix)) is not None:
+            found.append(of_gpus)
+        return found
+
+    def gpu_past(self, at_s: float, rounds: int, roles: Collection[str]) -> Iterator[GpuView]:
+        return self.gpus.past(self.start_unix + at_s, rounds, roles)
 
     def series(self, at_s: float) -> control.FleetSeries:
         """The last half hour until then."""
@@ -367,10 +384,12 @@ def read_recorded(path: Path, tell: Progress) -> RecordedRun:
                 attempt, chronicle.slots, (spec.limits.ttft_p99_ms, spec.limits.tpot_p99_ms)
             )
             tape.read(record, lambda part, what=what: tell(f"{what}: {part}"))  # type: ignore[misc]
+        tell("reading GPU metrics")
+        gpus = read_gpus(record, chronicle.slots, chronicle.entries, spec.fleet.layout.devices, spec.metrics.gpu)
     except (pl.exceptions.PolarsError, OSError) as error:
         raise RecordError(path, f"cannot be read for a replay: {str(error).splitlines()[0]}") from error
     tell("adding up")
-    return RecordedRun(record, run, spec, chronicle, timeline, tapes)
+    return RecordedRun(record, run, spec, chronicle, timeline, tapes, read_cluster(record.folder.cluster), gpus)
 
 
 __all__ = ["NothingRecorded", "RecordedRun", "read_recorded"]

@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from console.feeds.recorded import NothingRecorded, RecordedRun, read_recorded
 from console.store.fleet import FleetStore
+from console.store.gpus import REMEMBERED
 from console.store.rings import HISTORY_POINTS, History
 from harness.records.errors import RecordError
 from harness.wire.control import CommandReply
@@ -29,6 +30,7 @@ BEFORE_LOAD_S: Final = 3.0  # where it begins: the load is what people come for,
 MARK_SLACK_S: Final = 3.0
 #: More seconds at once than this are a jump: the store then gets its series whole instead of point by point.
 MOST_STEPS: Final = 1
+PAST_ROUNDS: Final = 60  # of the source of GPU metrics, in its charts after a jump
 
 
 class ReplayFeed:
@@ -177,6 +179,10 @@ class ReplayFeed:
         store.snapshot = None  # of another second: nothing of it may be shown beside the new one's past
         store.apply(state)
         store.histories = {name: History(len(state.slots)) for name in store.histories}
+        store.gpus.forget()
+        for view in run.gpu_past(at_s, PAST_ROUNDS, REMEMBERED):
+            store.gpus.take(view)
+        store.gpus.take(state.gpus)
         for second in range(max(0, at_s - HISTORY_POINTS), at_s):
             _remember(store, run, second)
         self._snapshot(store, run, at_s)

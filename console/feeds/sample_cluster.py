@@ -28,6 +28,7 @@ class SampleCluster:
     def __init__(self, fleet: ScriptedFleet) -> None:
         self._fleet = fleet
         self._nodes = fleet.spec.fleet.nodes
+        self._wanted = self._nodes
         self._gpus = fleet.spec.fleet.replicas_per_node
         self.problem = ""
         self.denied: dict[str, str] = {}
@@ -43,7 +44,7 @@ class SampleCluster:
 
     def view(self) -> ClusterView:
         return ClusterView(
-            "kubernetes", "bench", "gptoss-120b-20261118", self._nodes, self._unix() - self.seen_s, self.problem,
+            "kubernetes", "bench", "gptoss-120b-20261118", self._wanted, self._unix() - self.seen_s, self.problem,
             list(self.pods), list(self.hosts), self.budget, dict(self.denied),
         )  # fmt: skip
 
@@ -108,6 +109,14 @@ class SampleCluster:
         healthy = self.budget.healthy - 1
         self.budget = msgspec.structs.replace(self.budget, healthy=healthy, allowed=max(0, healthy - self.budget.desired))
         return [node * self._gpus + gpu for gpu in range(self._gpus)]
+
+    def scale(self, nodes: int) -> None:
+        """Its pods go or come; those that go have drained."""
+        for node in range(nodes, self._wanted):
+            self.change(node, phase="Terminating", ready=False, reason="scaled down")
+        for node in range(self._wanted, nodes):
+            self.change(node, phase="Pending", ready=False, reason=NO_ROOM, since_unix=self._unix())
+        self._wanted = nodes
 
     def why_missing(self, node: int) -> str:
         row = self.pods[node]

@@ -12,15 +12,17 @@ import math
 import uuid
 from typing import Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from console.feeds import answers
 from console.feeds.sample_cluster import NO_ROOM, SampleCluster
+from console.feeds.sample_gpus import EVERY_S, SampleGpus
 from console.store.fleet import FleetStore
 from harness.spec import FleetSpec, LimitsSpec, LoadSpec, RunSpec, place_of, slot_name
 from harness.wire import control
-from harness.wire.inquiry import Answer, GetDescription, GetLogs, GetReplica, GetSla, Question
+from harness.wire.inquiry import Answer, GetDescription, GetLogs, GetMetricNames, GetReplica, GetSla, QueryMetrics, Question
 from harness.wire.states import REPLICA_CODE
 
 SAMPLE_UNIX = 1_795_000_000.0  # when the sample run "started"
@@ -42,8 +44,10 @@ class ScriptedFleet:
         at_s: float = 462.0,
         roles: str = "",
         on_cluster: bool = False,
+        with_gpus: bool = False,
     ) -> None:
-        """`roles`: as in `fleet.roles`, like "5P4D"; empty: every replica does both. `on_cluster`: a pod a node."""
+        """`roles`: as in `fleet.roles`, like "5P4D"; empty: every replica does both. `on_cluster`: a pod a node. `with_gpus`: a
+        source of GPU metrics."""
         self.t_s = at_s
         self.phase = phase
         self.role = "operator"
@@ -75,6 +79,7 @@ class ScriptedFleet:
         if phase in ("PLACING", "REGISTERING", "WARMING"):
             self._start_up(count)
         self.cluster = SampleCluster(self) if on_cluster else None
+        self.gpus = SampleGpus(self) if with_gpus else None
         self.acts = 0
         self.journal: list[control.JournalEntry] = []
         self._tell_story()
@@ -113,6 +118,11 @@ class ScriptedFleet:
             self.acts = 1
         if self.cluster is not None:
             self._tell_of_pods()
+        if self.gpus is not None:
+            for at_s, entry in self.gpus.story():
+                self.note(at_s, "head", **entry)
+            self.journal.sort(key=lambda entry: entry.unix)
+            self.journal = [msgspec.structs.replace(entry, seq=number) for number, entry in enumerate(self.journal, 1)]
 
     def _tell_of_pods(self) -> None:
         self.note(0.5, "head", "worker.started", "worker-12", "pod sample-worker-12-x6e4 on mi355x-013")
@@ -136,9 +146,10 @@ class ScriptedFleet:
         before: str = "",
         after: str = "",
         level: str = "info",
+        data: dict[str, Any] | None = None,
     ) -> control.JournalEntry:
         seq = len(self.journal) + 1
-        entry = control.JournalEntry(seq, SAMPLE_UNIX + at_s, who, what, subject, why, before, after, level)
+        entry = control.JournalEntry(seq, SAMPLE_UNIX + at_s, who, what, subject, why, before, after, level, data=data or {})
         self.journal.append(entry)
         return entry
 
@@ -161,6 +172,7 @@ class ScriptedFleet:
             controller="kim@head", record=f"/sample/{SAMPLE_RUN}", started_unix=SAMPLE_UNIX - 95,
             telemetry="tcp://127.0.0.1:0", synthetic=True, head_versions={"paceline": "0.1.0"},
             cluster=self.cluster.view() if self.cluster is not None else None,
+            gpus=self.gpus.view() if self.gpus is not None else None,
         )  # fmt: skip
 
     def _attempt(self) -> control.AttemptInfo:
@@ -319,9 +331,12 @@ class ScriptedFeed:
         self._store = store
         store.apply(self.fleet.run_state())
         now_s = self.fleet.t_s
+        store.gpus.forget()  # told again with its past
         for back_s in range(PAST_S, -1, -1):  # a minute of past, so that sparklines have something to show
             self.fleet.t_s = now_s - back_s
             store.apply(self.fleet.snapshot())
+            if self.fleet.gpus is not None and back_s % EVERY_S == 0:
+                store.apply(self.fleet.gpus.view())
         while True:
             await asyncio.sleep(1 / self._hz if self._hz else 3600)
             self.push(1 / self._hz if self._hz else 0.0)
@@ -332,6 +347,8 @@ class ScriptedFeed:
             self._store.apply(self.fleet.snapshot())
             if self.fleet.cluster is not None:
                 self._store.apply(self.fleet.cluster.view())
+            if self.fleet.gpus is not None and int(self.fleet.t_s // EVERY_S) != int((self.fleet.t_s - seconds) // EVERY_S):
+                self._store.apply(self.fleet.gpus.view())
 
     def tell(self, entry: control.JournalEntry) -> None:
         if self._store is not None:
@@ -353,6 +370,8 @@ class ScriptedFeed:
                 fleet.state[position] = REPLICA_CODE[states[name]]
                 fleet.state_since_s[position] = fleet.t_s
             fleet.slow = [other for other in fleet.slow if fleet.names.index(other) not in going]
+        if name == "scale" and fleet.cluster is not None:
+            fleet.cluster.scale(int(request.args["nodes"]))
         if name == "set_rate":
             fleet.target_qps = float(request.args["qps"])
         if name in ("pause", "resume"):
@@ -373,6 +392,10 @@ class ScriptedFeed:
             return answers.replica_detail(self.fleet, question)
         if isinstance(question, GetDescription):
             return answers.description(self.fleet, question)
+        if isinstance(question, QueryMetrics) and self.fleet.gpus is not None:
+            return self.fleet.gpus.curves(question)
+        if isinstance(question, GetMetricNames) and self.fleet.gpus is not None:
+            return self.fleet.gpus.names(question)
         return answers.log_lines(self.fleet, question) if isinstance(question, GetLogs) else None
 
     async def close(self) -> None:

@@ -186,6 +186,8 @@ def _condition(store: FleetStore, at: int, target: Target) -> str:
         parts.append(f"{fmt.signed_percent(tokens / median - 1)} tok/s against the median")
     if why := reason_of(store, at):
         parts.append(why)
+    info = store.slots[at]
+    parts += [f"alert: {row.text or row.rule}" for row in store.gpus.alerts_of(info.slot, info.node)[:2]]
     return " · ".join(parts)
 
 

@@ -29,17 +29,21 @@ from console.widgets.band import Band, BandChart, band_of
 from console.widgets.chart import BrailleChart
 from console.widgets.clock import EVERYTHING, Due
 from console.widgets.footer import KeyFooter
+from console.widgets.gpus import GpuPane, written
 from console.widgets.header import HeaderLine
 from console.widgets.logview import LogPane
 from console.widgets.paint import GLYPHS, Painted
 from console.widgets.pod_cells import pod_facts
 from console.widgets.replica import PATH, DifferencesPane, Fact, FactsPane, InFlightPane, SlotEvents
+from harness.metrics.gpu.roles import ROLES, Role
 from harness.wire.control import SlotInfo
 from harness.wire.inquiry import GetReplica, ReplicaDetail
 
 ASK_EVERY_S: Final = 1.0
 LOG_LINES: Final = 200
 LOG_LINES_WHOLE_PANE: Final = 1000
+GPU_CHARTS: Final = 2
+CHARTED: Final = ("power", "clock", "gpu_util", "junction_temp")  # the first of these that the source has
 
 
 class ReplicaScreen(PaintedScreen):
@@ -62,6 +66,7 @@ class ReplicaScreen(PaintedScreen):
             with Horizontal(id="replica-tier"):
                 with Vertical(id="replica-left"):
                     yield FactsPane("Now", self._now_facts, id="now-facts")
+                    yield GpuPane(store, slot, id="gpus")
                     yield DifferencesPane(self._differences, id="differences")
                     yield InFlightPane(self._in_flight, self._ttft_limit_ms, id="in-flight")
                 with Vertical(id="replica-right"):
@@ -69,6 +74,8 @@ class ReplicaScreen(PaintedScreen):
                     yield self._chart("tok/s", "tokens_s", fmt.big, "tokens-chart")
                     yield self._chart("step time", "step_ms", _short_ms, "step-chart")
                     yield self._chart("waiting", "waiting", fmt.big, "waiting-chart")
+                    for number in range(GPU_CHARTS):
+                        yield self._gpu_chart(number)
             yield SlotEvents(store, slot, id="slot-events")
             yield LogPane(self.tail, self._why_no_log, self._log_name, id="replica-log")
             yield FactsPane("What it is", self._own_facts, id="own-facts")
@@ -207,6 +214,30 @@ class ReplicaScreen(PaintedScreen):
     def _chart(self, title: str, column: str, label: Callable[[float], str], id: str) -> BandChart:
         return BandChart(lambda: title, lambda: self._band(column), label, fellows=self._fellows, id=id)
 
+    def _gpu_chart(self, number: int) -> BandChart:
+        """Of the roles that the source has: what a GPU was given, then what it made of it."""
+
+        def role() -> Role | None:
+            known = [ROLES[name] for name in CHARTED if name in self._store.gpus.rounds]
+            return known[number] if number < len(known) else None
+
+        def band() -> Band | None:
+            at, shown = self._store.index.get(self.slot), role()
+            rounds = self._store.gpus.rounds.get(shown.name) if shown is not None else None
+            return band_of(rounds, at) if rounds is not None and at is not None else None
+
+        def title() -> str:
+            shown = role()
+            return shown.title if shown is not None else "GPU"
+
+        def label(value: float) -> str:
+            shown = role()
+            return written(value, shown).replace(" ", "") if shown is not None else fmt.big(value)
+
+        chart = BandChart(title, band, label, id=f"gpu-chart-{number}")
+        chart.add_class("gpu-chart")
+        return chart
+
     def _fellows(self) -> str:
         at = self._store.index.get(self.slot)
         return self._store.slots[at].role if self._store.split and at is not None else "fleet"
@@ -220,7 +251,8 @@ class ReplicaScreen(PaintedScreen):
 
     def paint(self, due: Due) -> int:
         self.set_class(not self._store.link().trusted, "-stale")
-        self.set_class(self._store.cluster.view is not None and not self._store.ended, "-cluster")
+        self.set_class(self._store.cluster.view is not None, "-cluster")
+        self.set_class(self._store.gpus.there, "-gpus")
         lines = 0
         for painted in self.query(Painted):
             if not painted.region.height:

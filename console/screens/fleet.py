@@ -7,6 +7,7 @@ marked 3.8 and 5.4 ms. Table and order once a second, header, summary and keys a
 
 from __future__ import annotations
 
+import difflib
 from typing import Any, ClassVar
 
 from textual.app import ComposeResult
@@ -16,12 +17,14 @@ from console.screens.base import PaintedScreen, Tables
 from console.screens.describe import describe
 from console.screens.replaying import ReplayKeys
 from console.screens.row_keys import RowKeys
-from console.store import tables
+from console.store import gpu_tables, tables
+from console.store.columns import ALIASES
 from console.store.fleet import FleetStore
 from console.store.nodes import NodeView
 from console.store.view import TableView
 from console.widgets.clock import EVERYTHING, Due
 from console.widgets.filter_bar import FilterBar
+from console.widgets.fleet_columns import choosable
 from console.widgets.fleet_summary import FleetSummary
 from console.widgets.fleet_table import FleetTable
 from console.widgets.footer import KeyFooter
@@ -92,7 +95,7 @@ class FleetScreen(RowKeys, ReplayKeys, PaintedScreen):
             kind, replicas = "replicas", tables.fleet(store, positions)["replicas"]
             data = [row | self._more_of_replica(at) for at, row in zip(positions, replicas, strict=True)]
         marked = (rows.name(store, at) in rows.marks for at in positions)
-        return {kind: [row | {"marked": mark} for row, mark in zip(data, marked, strict=True)]}
+        return {kind: [row | {"marked": mark} for row, mark in zip(data, marked, strict=True)]} | gpu_tables.whole(store)
 
     def _more_of_replica(self, at: int) -> dict[str, Any]:
         info = self._store.slots[at]
@@ -116,6 +119,27 @@ class FleetScreen(RowKeys, ReplayKeys, PaintedScreen):
 
     def action_wide(self) -> None:
         self.table.toggle_wide()
+
+    def column_names(self) -> list[str]:
+        return choosable(self._store)
+
+    def action_columns(self) -> None:
+        self.console_app.expect_typing()
+        self.run_worker(self.app.run_action("command_line('columns ')"))
+
+    def command_columns(self, text: str) -> None:
+        """`power temp clock`, or `usual`."""
+        known = choosable(self._store)
+        names = [ALIASES.get(name, name) for name in text.lower().replace(",", " ").split()]
+        unknown = [name for name in names if name not in known]
+        if unknown:
+            near = difflib.get_close_matches(unknown[0], known, 1)
+            rather = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
+            self.console_app.tell(f"no column {unknown[0]!r}; {rather}", "columns", "error")
+            return
+        self.table.named = () if "usual" in names else tuple(dict.fromkeys(names))
+        self.table.wide = False
+        self.table.repaint()
 
     def action_left(self) -> None:
         self.table.scroll_columns(-1)

@@ -12,7 +12,7 @@ from console.config import shown_key
 from console.screens.base import PaintedScreen, Tables
 from console.screens.replaying import ReplayKeys
 from console.screens.row_keys import RowKeys
-from console.store import roles, tables
+from console.store import heat, roles, tables
 from console.store.fleet import FleetStore
 from console.store.merge import recycled
 from console.store.view import TableView
@@ -114,11 +114,13 @@ class LiveScreen(RowKeys, ReplayKeys, PaintedScreen):
         link, (width, height), narrow = self._store.link(), self.size, self.size.width < 100
         verdict = self.query_one("#verdict", VerdictBanner).wanted
         split = bool(roles.views(self._store))
-        key = (self._store.at_barrier, verdict, self._store.ended, not link.trusted, width, height, len(self._store.slots), split)
+        pods, size = self._store.cluster.view is not None, len(self._store.slots)
+        key = (self._store.at_barrier, verdict, self._store.ended, not link.trusted, width, height, size, split, pods)
         if key == self._layout_key:
             return
         self._layout_key = key
         self.set_class(self._store.at_barrier, "-barrier")
+        self.set_class(pods, "-pods")
         self.set_class(verdict, "-verdict")
         self.set_class(split, "-split")
         self.set_class(self._store.ended, "-ended")
@@ -141,6 +143,16 @@ class LiveScreen(RowKeys, ReplayKeys, PaintedScreen):
 
     def action_heat(self) -> None:
         self.heat.next_metric()
+
+    def heat_names(self) -> list[str]:
+        return list(heat.names(self._store))
+
+    def command_heat(self, text: str) -> None:
+        metric = heat.named(self._store, text)
+        if metric is None:
+            self.console_app.tell(heat.missing(self._store, text), "not shown", "warning")
+        else:
+            self.heat.show(metric)
 
     def action_charts(self) -> None:
         self.toggle_class("-charts")
@@ -175,7 +187,8 @@ def _short_ms(value_ms: float) -> str:
 
 
 def _marks(store: FleetStore) -> list[tuple[float, str, bool]]:
-    """Acts and alarms for the time axis, in words as short as they go: `evict n5/g3`, `rate 200`, `slow n1/g2`."""
+    """Acts and alarms for the time axis, in words as short as they go: `evict n5/g3`, `rate 200`, `slow n1/g2`,
+    `power-cap n1/g2` and, at its end, `power-cap-over n1/g2`."""
     marks: list[tuple[float, str, bool]] = []
     asked: set[str] = set()  # slots whose recycle has its mark
     for entry in store.journal:
@@ -187,6 +200,11 @@ def _marks(store: FleetStore) -> list[tuple[float, str, bool]]:
             asked |= {entry.subject} if name == "recycle" else set()
         elif entry.what == "straggler.slow":
             name = "slow"
+        elif entry.what in ("alert.start", "alert.end"):
+            if entry.data.get("severity") == "info":
+                continue
+            name = str(entry.data.get("cause") or entry.data.get("rule") or "alert").replace("_", " ")
+            name = f"{name.replace(' ', '-')}" if entry.what == "alert.start" else f"{name.replace(' ', '-')}-over"
         elif entry.what == "replica.state" and entry.after == "LOST":
             if recycled(entry) and entry.subject in asked:
                 continue

@@ -136,7 +136,15 @@ def _replica_dialog(
         deadline_s=deadline_s,
         modes=act == "evict" and deadline_s is not None,
         cordon=partial(cordon_offer, store, pods) if pods else None,
+        reason=_why_removed(store, targets) if act == "evict" else "",
     )
+
+
+def _why_removed(store: FleetStore, targets: list[Target]) -> str:
+    """What alerts say that propose it: the operator need not type it again."""
+    infos = [store.slots[store.index[target.slot]] for target in targets if target.slot in store.index]
+    told = (row for info in infos for row in store.gpus.alerts_of(info.slot, info.node) if row.act == "evict")
+    return "; ".join(dict.fromkeys(row.text or row.cause or row.rule for row in told))
 
 
 def _left_out(objections: list[str]) -> str:

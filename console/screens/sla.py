@@ -19,6 +19,7 @@ from console.screens.replaying import ReplayKeys
 from console.store import tables
 from console.store.fleet import FleetStore
 from console.store.latency import Metric, latency
+from console.store.sla_tables import sla_tables
 from console.widgets import fmt
 from console.widgets.clock import EVERYTHING, Due
 from console.widgets.footer import KeyFooter
@@ -118,7 +119,7 @@ class SlaScreen(ReplayKeys, PaintedScreen):
     def tables(self) -> Tables:
         if self.choice.detail is None:
             return {"limits": tables.sla_rows(self._store)}
-        return {"limits": tables.sla_rows(self._store), **tables.sla(self.choice.detail, [i.slot for i in self._store.slots])}
+        return {"limits": tables.sla_rows(self._store), **sla_tables(self.choice.detail, [i.slot for i in self._store.slots])}
 
     # --- keys ----------------------------------------------------------------------------------------------
 

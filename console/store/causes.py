@@ -1,4 +1,5 @@
-"""The likely cause beside a straggler, in a few words, from what replicas report themselves. A hint, never a reason to evict."""
+"""The likely cause beside a straggler, in a few words: what an alert says of it or of its node, else what replicas report
+themselves. A hint, never a reason to evict."""
 
 from __future__ import annotations
 
@@ -22,7 +23,9 @@ def reason_of(store: FleetStore, at: int) -> str:
 
 def likely_cause(store: FleetStore, at: int) -> str:
     """Empty when nothing that is known here explains it."""
-    snap = store.snapshot
+    info, snap = store.slots[at], store.snapshot
+    if cause := store.gpus.cause_of(info.slot, info.node):
+        return cause
     if snap is not None and store.node_names[int(store.node_of[at])] in snap.slow_nodes:
         return "whole node"
     if float(store.floats("kv_use")[at]) >= KV_FULL:

@@ -14,8 +14,11 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from console.store.causes import likely_cause
 from console.store.fleet import SHOWN_STATES, SLOW_CODE, FleetStore
+from console.store.gpus import COLUMN_OF, unit_of
 from console.store.words import Unit
+from harness.metrics.gpu.roles import ROLES, Role
 from harness.wire.control import SlotInfo
 
 Floats = NDArray[np.float64]
@@ -92,6 +95,30 @@ def _reason(store: FleetStore, info: SlotInfo) -> str:
     return info.reason or store.cluster.pod_reason(info.node)
 
 
+def _of_role(role: Role) -> Number:
+    """Of a GPU whatever its replica does: a GPU under a lost replica is hot all the same."""
+
+    def values(store: FleetStore) -> Floats:
+        return store.gpus.column(role.name, store.unix).astype(np.float64)
+
+    return Number(COLUMN_OF[role.name], unit_of(role), values, role.title, descending=role.high_is_bad)
+
+
+def _throttle(store: FleetStore) -> Floats:
+    """Of whatever holds it back most."""
+    gpus, unix = store.gpus, store.unix
+    return np.fmax(gpus.column("throttle_power", unix), gpus.column("throttle_thermal", unix)).astype(np.float64)
+
+
+def _cause(store: FleetStore, info: SlotInfo) -> str:
+    at = store.index.get(info.slot)
+    return likely_cause(store, at) if at is not None else ""
+
+
+def _alerts(store: FleetStore, info: SlotInfo) -> str:
+    return " ".join(dict.fromkeys(row.rule for row in store.gpus.alerts_of(info.slot, info.node)))
+
+
 NUMBERS: Final = {
     number.name: number
     for number in (
@@ -112,6 +139,8 @@ NUMBERS: Final = {
         Number("beat", "s", lambda store: store.floats("beat_age_s").astype(np.float64), "age of the heartbeat"),
         Number("restarts", "count", _restarts, "restarts"),
         Number("life", "count", lambda store: np.array([float(info.incarnations) for info in store.slots]), "lives of the slot"),
+        *(_of_role(role) for role in ROLES.values()),
+        Number("throttle", "share", _throttle, "time throttled, by power or heat"),
     )
 }
 
@@ -128,6 +157,8 @@ TEXTS: Final = {
         Text("incarnation", lambda store, info: info.incarnation),
         Text("reason", _reason),
         Text("waived", lambda store, info: "yes" if info.waived else "no"),
+        Text("cause", _cause),
+        Text("alert", _alerts),
     )
 }
 
@@ -136,4 +167,6 @@ ALIASES: Final = {
     "tok": "tok/s", "tokens": "tok/s", "δmed": "dmed", "med": "dmed", "running": "run", "waiting": "wait",
     "in-flight": "inflight", "in_flight": "inflight", "infl": "inflight", "lives": "life", "inc": "incarnation",
     "hash": "args", "for": "age", "ttftp99": "ttft", "tpotp99": "tpot",
+    "busy": "util", "watts": "power", "temperature": "temp", "thr": "throttle", "alerts": "alert",
+    **{role.name: COLUMN_OF[role.name] for role in ROLES.values() if role.name not in ("running", "waiting", "kv_use")},
 }  # fmt: skip

@@ -4,6 +4,7 @@
     g3 · gpu3       that GPU on every node                       n33/g3                    that slot
     z>3  ratio>=1.1  ttft>2.5s  kv>90%  oldest>10s  age<5m       role=decode  host~rack7  waived=yes
     host:NAME  pod:NAME  rack:NAME                               on a cluster: its node, its pod, its zone
+    power>700  temp>=85  throttle>50%  clock<1.8GHz  cause~cap  alert~ecc    what a source of GPU metrics says
     a b             both                a|b  either              !a  not                     role:decode is role=decode too
 
 Words are ANDed; `|` binds closer than the space, `!` closer than `|`. A value that is not known fulfils no comparison (so
@@ -39,7 +40,8 @@ _ROLES: Final = ("prefill", "decode")
 _EXAMPLES: Final = {
     "z": "z>3", "ratio": "ratio>=1.1", "ttft": "ttft>2500", "tpot": "tpot>80ms", "tok/s": "tok/s<10k", "dmed": "dmed<-20%",
     "kv": "kv>90%", "oldest": "oldest>10s", "age": "age<5m", "beat": "beat>2s", "role": "role=decode", "host": "host~rack7",
-    "waived": "waived=yes",
+    "waived": "waived=yes", "power": "power>700", "util": "util<80", "temp": "temp>85", "throttle": "throttle>50%",
+    "cause": "cause~power", "alert": "alert~ecc",
 }  # fmt: skip
 
 
@@ -157,7 +159,9 @@ def _no_column(name: str) -> str:
 
 
 def _example(column: str) -> str:
-    return _EXAMPLES.get(column, f"{column}>5" if column in NUMBERS else f"{column}~part")
+    if column in _EXAMPLES or column not in NUMBERS:
+        return _EXAMPLES.get(column, f"{column}~part")
+    return f"{column}>50%" if NUMBERS[column].unit == "share" else f"{column}>5"
 
 
 def _comparison(word: str, left: str, sign: str, right: str) -> Mask:

@@ -19,10 +19,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from console.store.cluster import ClusterPicture, worker_of
+from console.store.gpus import GpuPicture
 from console.store.rings import History, Series
 from harness.spec import RunSpec, StragglersSpec
 from harness.wire import control
 from harness.wire.clusterview import ClusterView
+from harness.wire.gpus import GpuView
 from harness.wire.states import ALIVE, HOLDS_SAMPLES, NEW, REPLICA_CODE, REPLICA_STATES, RUN_ENDED
 
 JOURNAL_ENTRIES: Final = 2000
@@ -86,6 +88,7 @@ class FleetStore:
         self.controller = ""
         self.record = ""
         self.synthetic = False
+        self.started_unix = 0.0
         self.head_epoch = 0
         self.roster_version = -1
         self.phase = ""
@@ -103,6 +106,7 @@ class FleetStore:
         self.histories = {name: History(0) for name in HISTORY_COLUMNS}
         self.series = Series()
         self.cluster = ClusterPicture()
+        self.gpus = GpuPicture()
         self.journal: deque[control.JournalEntry] = deque(maxlen=JOURNAL_ENTRIES)
 
     # --- what feeds call -----------------------------------------------------------------------------------
@@ -118,6 +122,8 @@ class FleetStore:
             self._apply_state(message)
         elif isinstance(message, ClusterView):
             self.cluster.take(message)
+        elif isinstance(message, GpuView):
+            self.gpus.take(message)
         else:
             return  # replies to commands belong to whoever asked
         self._heard = self._now()
@@ -139,6 +145,7 @@ class FleetStore:
         self.run, self.role, self.record = state.run, state.role, state.record
         self.spec = RunSpec.model_validate_json(state.spec) if state.spec else None
         self.controller, self.synthetic, self.phase = state.controller, state.synthetic, state.phase
+        self.started_unix = state.started_unix
         if self.snapshot is not None and self.snapshot.head_epoch != state.head_epoch:
             self.snapshot = None  # of a head that is no more: its next one is at most a quarter second away
         self.head_epoch, self.roster_version = state.head_epoch, state.roster_version
@@ -148,6 +155,7 @@ class FleetStore:
         self.attempts = {attempt.number: attempt for attempt in state.attempts}
         self.series.seed(state.series)
         self.cluster.take(state.cluster)
+        self.gpus.take(state.gpus)
         self.journal.clear()
         self.journal.extend(state.journal)
         self.needs_state, self.link_note = False, ""
@@ -166,6 +174,7 @@ class FleetStore:
         self.state = np.array([REPLICA_CODE.get(info.state, 0) for info in slots], dtype=np.uint8)
         self.columns = {}
         self._roles = np.array([info.role for info in slots])
+        self.gpus.fit(len(slots), self.spec)
 
     def _apply_snapshot(self, snap: control.FleetSnapshot) -> None:
         if snap.head_epoch != self.head_epoch or snap.roster_version > self.roster_version:

@@ -314,6 +314,13 @@ def sentence(entry: JournalEntry) -> str:
         return _act(entry)
     if entry.what.startswith("refused."):
         return f"{entry.what.removeprefix('refused.').replace('_', ' ')} refused"
+    if entry.what in ("alert.start", "alert.end"):
+        rule = str(entry.data.get("rule") or "alert").replace("_", " ")
+        return f"alert {rule}" if entry.what == "alert.start" else f"alert {rule} is over"
+    if entry.what == "metrics.source":
+        return f"GPU metrics → {entry.after}" if entry.after else "GPU metrics"
+    if entry.what == "straggler.cause":
+        return "straggler"
     if entry.what == "worker.event" and entry.why:  # the cluster's own words are the sentence
         return ""
     if entry.what == "worker.pending":

@@ -23,6 +23,12 @@ _MISSING: Final[NDArray[np.bool_]] = np.array([name in MISSING_STATES for name i
 
 _SUMS: Final = ("tok/s", "run", "wait", "inflight")
 _LARGEST: Final = ("ratio", "z", "ttft", "tpot", "oldest", "restarts")
+_GPU_SUMS: Final = ("power",)
+_GPU_MEANS: Final = ("util",)
+_GPU_LARGEST: Final = ("temp", "throttle")
+_GPU_LEAST: Final = ("clock",)
+#: What a node's GPUs come to, in the order of the columns.
+GPU_COLUMNS: Final = ("util", "power", "temp", "clock", "throttle")
 
 NODE_SORTS: Final = {
     sort.name: sort
@@ -43,6 +49,11 @@ NODE_SORTS: Final = {
         Sort("inflight", "in flight"),
         Sort("oldest", "oldest sample"),
         Sort("restarts", "restarts"),
+        Sort("util", "mean GPU use, least first", descending=False),
+        Sort("power", "power of its GPUs"),
+        Sort("temp", "hottest GPU"),
+        Sort("clock", "slowest engine clock", descending=False),
+        Sort("throttle", "most time throttled"),
         Sort("host", "host", descending=False),
         Sort("rack", "rack", descending=False),
     )
@@ -74,6 +85,7 @@ class NodeRows:
             worst = np.full(nodes, np.nan)
             np.fmax.at(worst, store.node_of, NUMBERS[name].values(store))
             self.columns[name] = worst
+        self._of_gpus(store, nodes)
         cluster = store.cluster
         pods = self.names if cluster.view is not None else []
         self._alarms: NDArray[np.intp] = np.array([cluster.level(name) for name in pods] or [0] * nodes, dtype=np.intp)
@@ -81,6 +93,22 @@ class NodeRows:
             "host": [cluster.host_name(name) for name in pods],
             "rack": [cluster.rack(name) for name in pods],
         }
+
+    def _of_gpus(self, store: FleetStore, nodes: int) -> None:
+        if not store.gpus.roles():
+            self.columns |= {name: np.full(nodes, np.nan) for name in GPU_COLUMNS}
+            return
+        for name in (*_GPU_SUMS, *_GPU_MEANS):
+            total, known = _totals(NUMBERS[name].values(store), store.node_of, nodes)
+            with np.errstate(invalid="ignore", divide="ignore"):
+                value = total if name in _GPU_SUMS else total / known
+            whole = known == np.bincount(store.node_of, minlength=nodes)  # a sum without one of its GPUs is another figure
+            self.columns[name] = np.where(whole if name in _GPU_SUMS else known > 0, value, np.nan)
+        for names, take in ((_GPU_LARGEST, np.fmax), (_GPU_LEAST, np.fmin)):
+            for name in names:
+                ends = np.full(nodes, np.nan)
+                take.at(ends, store.node_of, NUMBERS[name].values(store))
+                self.columns[name] = ends
 
     def order(self, sort: Sort, *, reverse: bool) -> Order:
         roster = np.arange(len(self.names))

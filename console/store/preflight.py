@@ -9,13 +9,11 @@ from __future__ import annotations
 
 import os
 import shutil
-import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
-from urllib.parse import urlsplit
 
 from console.errors import BadInput
 from console.starting import read_dataset
@@ -29,7 +27,6 @@ from harness.spec import RunSpec
 PROCESS_MB: Final = 120
 #: Synthetic replicas that a core carries beside head and driver; the demo's 64 go well on two cores.
 REPLICAS_A_CORE: Final = 32
-REACH_WITHIN_S: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +63,7 @@ def probes(spec: RunSpec) -> list[Probe]:
         Probe("keys", keys, of_machine=True),
         Probe("dataset", lambda: dataset(spec)),
         Probe("runs folder", lambda: runs_folder(spec)),
-        *(Probe("metrics", lambda url=url: source(url)) for url in metric_sources(spec)),  # type: ignore[misc]
+        Probe("metrics", lambda: gpu_metrics(spec)),
     ]
     return [*own, *(Probe(name, ask, of_machine=True) for name, ask in zip(names, machine, strict=True))]
 
@@ -232,26 +229,8 @@ def runs_folder(spec: RunSpec) -> Check:
     return Check("runs folder", True, detail)
 
 
-def metric_sources(spec: RunSpec) -> Iterator[str]:
-    """Addresses anywhere under [metrics]."""
-    waiting: list[object] = [spec.metrics.model_dump()]
-    while waiting:
-        value = waiting.pop(0)
-        if isinstance(value, dict):
-            waiting += value.values()
-        elif isinstance(value, list | tuple):
-            waiting += value
-        elif isinstance(value, str) and value.startswith(("http://", "https://")):
-            yield value
+def gpu_metrics(spec: RunSpec) -> Check:
+    """Whether their source answers, and whether it has as many GPUs as the fleet."""
+    from harness.metrics.gpu.preflight import gpu_metrics as look
 
-
-def source(url: str) -> Check:
-    """A connection is enough: what it answers shows in the run."""
-    parts = urlsplit(url)
-    port = parts.port or (443 if parts.scheme == "https" else 80)
-    try:
-        with socket.create_connection((parts.hostname or "", port), timeout=REACH_WITHIN_S):
-            return Check("metrics", True, f"{url} can be reached")
-    except OSError as error:
-        why = error.strerror or str(error) or "no answer"
-        return Check("metrics", None, f"{url} cannot be reached: {why}", "the run goes without these metrics, or set the address")
+    return look(spec)

@@ -16,6 +16,7 @@ import msgspec
 from pydantic import ValidationError
 
 from harness.cluster.local import head_alive
+from harness.records.clusterlog import last_view
 from harness.records.errors import RecordError
 from harness.records.journal import read_journal
 from harness.records.layout import RunFolder
@@ -83,6 +84,7 @@ def _state(folder: RunFolder, run: RunFile) -> RunState:
         request_id="", run=folder.name, spec=json.dumps(run.spec).encode(), head_epoch=0, phase=run.phase, roster_version=-1,
         slots=slots, attempts=list(attempts), journal=_journal(folder), series=FleetSeries(), role="", controller="",
         record=str(folder.path), started_unix=run.started_unix, telemetry="", synthetic=run.synthetic,
+        cluster=last_view(folder.cluster),
     )  # fmt: skip
 
 

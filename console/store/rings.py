@@ -63,9 +63,12 @@ class History:
         gap = second - self._second if self._second else 1
         self._second = second
         self._advance(gap if 0 < gap < self._points else self._points)
+        self._put(column, serving)
+        return True
+
+    def _put(self, column: NDArray[np.float32], serving: NDArray[np.bool_] | None) -> None:
         self._rows[self._end - 1] = column
         self._bands[self._end - 1] = _band(column if serving is None else column[serving])
-        return True
 
     def _advance(self, steps: int) -> None:
         if self._end + steps > len(self._rows):

@@ -7,12 +7,12 @@ A screen and its twin read the same store through the same functions, so they ca
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from console.store import clustered, roles
+from console.store import clustered, gpu_tables, roles
 from console.store.causes import likely_cause
 from console.store.columns import NUMBERS, host_of, pod_of
 from console.store.fleet import READY_CODE, SHOWN_STATES, SLOW_CODE, STOPPED_CODE, FleetStore
@@ -20,11 +20,10 @@ from console.store.nodes import NodeRows
 from console.store.rings import SERIES_FIELDS
 from harness.metrics.rates import RATE_WINDOW_S
 from harness.wire.control import AttemptInfo, FleetSnapshot, JournalEntry, RoleView, SlaView
-from harness.wire.inquiry import LatencyDetail, LogLine, ReplicaDetail, SlaDetail
+from harness.wire.inquiry import LogLine, ReplicaDetail
 
 if TYPE_CHECKING:
     from console.store.record import ByReplica
-    from harness.records.runfile import AttemptRecord
 
 Row = dict[str, Any]
 Tables = dict[str, list[Row]]
@@ -91,7 +90,8 @@ def live(store: FleetStore) -> Tables:
         "stragglers": _stragglers(store),
         "attempts": [_attempt(attempt) for _, attempt in sorted(store.attempts.items())],
         "series": _series(store),
-    } | clustered.whole(store)
+    }
+    tables |= clustered.whole(store) | gpu_tables.whole(store)
     if views := roles.views(store):
         tables["roles"] = [_role(view) for view in views]
     return tables
@@ -219,7 +219,7 @@ def fleet(store: FleetStore, positions: Iterable[int] | None = None) -> Tables:
     """Replicas in the given order (default: roster order)."""
     chosen = range(len(store.slots)) if positions is None else positions
     rows = _Replicas(store)
-    return {"replicas": [rows.at(int(at)) for at in chosen]} | clustered.whole(store)
+    return {"replicas": [rows.at(int(at)) for at in chosen]} | clustered.whole(store) | gpu_tables.whole(store)
 
 
 class _Replicas:
@@ -229,6 +229,7 @@ class _Replicas:
         self._store = store
         self._numbers = {key: NUMBERS[name].values(store) for name, key in _REPLICA_NUMBERS.items()}
         self._counts = {key: NUMBERS[name].values(store) for name, key in _REPLICA_COUNTS.items()}
+        self._gpus = gpu_tables.OfReplicas(store)
 
     def at(self, at: int) -> Row:
         store, info = self._store, self._store.slots[at]
@@ -241,7 +242,12 @@ class _Replicas:
         return row | {
             "incarnation": info.incarnation, "worker": info.worker, "pod": pod_of(store, info), "host": host_of(store, info),
             "log": info.log,
-        } | clustered.of_replica(store, info.node)  # fmt: skip
+        } | clustered.of_replica(store, info.node) | self._of_gpus(at)  # fmt: skip
+
+    def _of_gpus(self, at: int) -> Row:
+        """With the likely cause of those that are slow or about to be called so."""
+        found = self._gpus.at(at)
+        return found | {"likely_cause": likely_cause(self._store, at)} if found else {}
 
 
 def _count(value: float) -> int | None:
@@ -269,14 +275,15 @@ def nodes(store: FleetStore, summed: NodeRows | None = None) -> Tables:
     rates and counts, the worst ratio and p99, the means of shares. On a cluster with its pod and Kubernetes node."""
     rows = summed or NodeRows(store)
     found = [_node(rows, at) | clustered.of_node(store, name) for at, name in enumerate(rows.names)]
-    return {"nodes": found} | clustered.whole(store) | clustered.hosts(store)
+    return {"nodes": found} | clustered.whole(store) | clustered.hosts(store) | gpu_tables.whole(store)
 
 
 def _node(rows: NodeRows, at: int) -> Row:
     states = {SHOWN_STATES[code]: int(number) for code, number in enumerate(rows.states[at]) if number}
     row: Row = {"node": rows.names[at], "replicas": int(rows.states[at].sum()), "states": states}
     row |= {key: _count(float(rows.columns[name][at])) for name, key in _NODE_COUNTS.items()}
-    return row | {key: known(float(rows.columns[name][at])) for name, key in _NODE_NUMBERS.items()}
+    row |= {key: known(float(rows.columns[name][at])) for name, key in _NODE_NUMBERS.items()}
+    return row | gpu_tables.of_node(rows, at)
 
 
 # --- Replica -----------------------------------------------------------------------------------------------
@@ -294,6 +301,7 @@ def replica(store: FleetStore, slot: str, detail: ReplicaDetail | None = None) -
         "pid": info.pid or None,
     }  # fmt: skip
     tables: Tables = {"replica": [own], "series": _history(store, at), **events(store.history_of(slot))}
+    tables |= gpu_tables.of_replica(store, slot)
     if detail is not None and detail.slot == slot:
         tables["in_flight"] = [
             {
@@ -321,70 +329,6 @@ def _history(store: FleetStore, at: int) -> list[Row]:
         {"unix": first_unix + second} | {name: known(float(column[second])) for name, column in columns.items()}
         for second in range(points)
     ]
-
-
-# --- 3 SLA -------------------------------------------------------------------------------------------------
-
-
-def sla(detail: SlaDetail, slots: Sequence[str] = ()) -> Tables:
-    """`slots`: the roster, for the names of those that the tail comes from."""
-    both = (("TTFT", detail.ttft), ("TPOT", detail.tpot))
-    return {
-        "percentiles": [row for name, part in both for row in _percentiles(name, part, detail.window_s)],
-        "histogram": [row for name, part in both for row in _histogram(name, part)],
-        "ttft_parts": [
-            {"part": part.name, "n": detail.parts_n, "mean_ms": known(part.mean_ms), "p50_ms": known(part.p50_ms),
-             "p99_ms": known(part.p99_ms), "mean_of_slowest_1_percent_ms": known(part.tail_ms), "slowest_n": detail.parts_tail_n}
-            for part in detail.parts
-        ],
-        "tail": _tail(detail, slots),
-    }  # fmt: skip
-
-
-def _percentiles(name: str, part: LatencyDetail, width_s: float) -> list[Row]:
-    quantiles = list(dict.fromkeys([*part.whole_ms, *part.window_ms]))
-    return [
-        {"metric": name, "quantile": quantile, "limit_ms": known(part.limit_ms) if quantile == "p99" else None,
-         "window_s": width_s, "window_ms": known(part.window_ms.get(quantile)), "window_n": part.window_n,
-         "whole_ms": known(part.whole_ms.get(quantile)), "whole_n": part.whole_n}
-        for quantile in sorted(quantiles, key=lambda name: float(name.removeprefix("p")))
-    ]  # fmt: skip
-
-
-def ended_percentiles(attempt: AttemptRecord) -> list[Row]:
-    """Of the whole attempt, from the record."""
-    return [
-        {"metric": name, "quantile": quantile.replace("_", "."), "whole_ms": known(figures[quantile])}
-        for name, figures in (("TTFT", attempt.ttft_ms), ("TPOT", attempt.tpot_ms))
-        for quantile in figures
-        if quantile.startswith("p")
-    ]
-
-
-def _histogram(name: str, part: LatencyDetail) -> list[Row]:
-    cells = max(0, len(part.edges_ms) - 1)
-    return [
-        {"metric": name, "from_ms": part.edges_ms[cell], "to_ms": part.edges_ms[cell + 1],
-         "window_n": part.window[cell] if cell < len(part.window) else 0,
-         "whole_n": part.whole[cell] if cell < len(part.whole) else 0}
-        for cell in range(cells)
-    ]  # fmt: skip
-
-
-def _tail(detail: SlaDetail, slots: Sequence[str]) -> list[Row]:
-    """A row for each replica that has samples over a limit, those with most of TTFT's first."""
-    columns = {
-        "ttft_over_window_n": detail.ttft.over_window, "ttft_over_whole_n": detail.ttft.over_whole,
-        "tpot_over_window_n": detail.tpot.over_window, "tpot_over_whole_n": detail.tpot.over_whole,
-        "samples_whole_n": detail.ttft.samples_whole,
-    }  # fmt: skip
-    counts = {name: np.frombuffer(raw, dtype="<i4") for name, raw in columns.items()}
-    rows = []
-    for at, slot in enumerate(slots):
-        row = {name: int(column[at]) if at < len(column) else None for name, column in counts.items()}
-        if any(number for name, number in row.items() if "over" in name):
-            rows.append({"slot": slot} | row)
-    return sorted(rows, key=lambda row: (-(row["ttft_over_whole_n"] or 0), -(row["tpot_over_whole_n"] or 0)))
 
 
 # --- 4 Events ----------------------------------------------------------------------------------------------

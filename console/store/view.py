@@ -31,6 +31,7 @@ Order = NDArray[np.intp]
 _SEVERITY: Final = (
     "SLOW", "LOST", "REJECTED", "SUSPECT", "EVICTED", "DRAINING", "DRAINED", "WARMING", "REGISTERED", "NEW", "READY", "STOPPED",
 )  # fmt: skip
+_COULD_GO: Final = ("READY", "SLOW", "SUSPECT", "WARMING", "REGISTERED")  # an eviction still changes something
 #: Position in _SEVERITY of each state code.
 SEVERITY_OF: Final[NDArray[np.int8]] = np.array([_SEVERITY.index(name) for name in SHOWN_STATES], dtype=np.int8)
 
@@ -85,13 +86,23 @@ def order_by(store: FleetStore, sort: Sort, *, reverse: bool = False) -> Order:
     if sort.name == "worst":
         # Healthy replicas jitter by a per cent or two every window: steps of 5 % keep their rows from dancing.
         ratio = np.nan_to_num(np.round(store.floats("ratio") * 20), nan=-1.0)
-        return np.lexsort((roster, -sign * ratio, sign * SEVERITY_OF[store.state]))
+        return np.lexsort((roster, -sign * ratio, sign * SEVERITY_OF[store.state], -sign * _proposed(store)))
     if sort.name == "state":
         return np.lexsort((roster, sign * SEVERITY_OF[store.state]))
     if sort.name in TEXTS:
         of = TEXTS[sort.name].of
         return by_text([of(store, info) for info in store.slots], reverse=reverse)
     return by_value(NUMBERS[sort.name].values(store), sort.descending != reverse)
+
+
+def _proposed(store: FleetStore) -> NDArray[np.int8]:
+    """Those that an alert proposes to evict come before all others: their answers may be wrong, which no latency shows."""
+    wanted = np.zeros(len(store.slots), dtype=np.int8)
+    for row in store.gpus.proposals():
+        at = store.index.get(row.subject)
+        if at is not None and store.state_name(at) in _COULD_GO:
+            wanted[at] = 1
+    return wanted
 
 
 def faulty(store: FleetStore) -> NDArray[np.bool_]:

@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 from typing import Final, Literal
 
-Unit = Literal["count", "factor", "share", "ms", "s"]
+Unit = Literal["count", "factor", "share", "ms", "s", "percent", "watt", "joule", "celsius", "byte", "mhz"]
 
 #: A column, how it is compared, and with what.
 COMPARISON: Final = re.compile(r"([^<>=~!]*)(<=|>=|==|!=|!~|<|>|=|~)(.*)")
@@ -26,6 +26,12 @@ _UNITS: Final[dict[Unit, dict[str, float]]] = {
     "share": {"": 1.0, "%": 0.01},
     "count": {"": 1.0, "k": 1e3, "m": 1e6},
     "factor": {"": 1.0, "x": 1.0},
+    "percent": {"": 1.0, "%": 1.0},
+    "watt": {"": 1.0, "w": 1.0, "kw": 1e3},
+    "joule": {"": 1.0, "j": 1.0, "kj": 1e3, "mj": 1e6},
+    "celsius": {"": 1.0, "c": 1.0},
+    "byte": {"": 1.0, "b": 1.0, "mb": 1e6, "m": 1e6, "gb": 1e9, "g": 1e9, "gib": float(1 << 30)},
+    "mhz": {"": 1.0, "mhz": 1.0, "ghz": 1e3},
 }
 _LIKE: Final[dict[Unit, str]] = {
     "s": "10s, 5m or 2h",
@@ -33,6 +39,12 @@ _LIKE: Final[dict[Unit, str]] = {
     "share": "90% or 0.9",
     "count": "500 or 10k",
     "factor": "1.1",
+    "percent": "90 or 90%",
+    "watt": "700 or 0.7kW",
+    "joule": "5000 or 5kJ",
+    "celsius": "85",
+    "byte": "250GB or 250000000000",
+    "mhz": "2100 or 2.1GHz",
 }
 
 

@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from console.store.columns import TEXTS
+from console.store.columns import NUMBERS, TEXTS
 from console.store.fleet import FleetStore
-from console.widgets import fmt
+from console.store.gpus import COLUMN_OF, ROLE_OF
+from console.store.nodes import GPU_COLUMNS
+from console.widgets import fmt, gpus
+from harness.metrics.gpu.roles import ROLES
 
 _ALIKE: Final = ("engine", "args")
 
@@ -78,7 +81,55 @@ _REPLICA_CLUSTER_DROPS: Final = (
     "pod", "rack", "run", "oldest", "tpot", "inflight", "ratio", "kv", "wait", "dmed", "host", "age", "z",
 )  # fmt: skip
 _NODE_CLUSTER_WIDE: Final = (*_NODE_CLUSTER[:-1], *_NODE_WIDE[-2:], replace(_NOTE, width=60))
+_NODE_GPU_DROPS: Final = ("run", "oldest", "inflight", "tpot", "dmed", "clock", "util", "wait", "temp", "kv")
+_CAUSE_NEEDS: Final = 150
 _NODE_DROPS: Final = ("run", "oldest", "inflight", "tpot", "dmed", "wait", "missing", "kv", "slow")
+
+
+def _of_gpus(name: str, width: int) -> Column:
+    role = ROLES[ROLE_OF[name]]
+    return Column(name, gpus.heading(role), max(width, len(gpus.heading(role)) + 2), write=gpus.writer(name))
+
+
+_THROTTLE: Final = Column("throttle", "THROTTLE", 10, write=fmt.percent)
+_CAUSE: Final = Column("cause", "   CAUSE", 22, False)
+_ALERT: Final = Column("alert", "   ALERT", 14, False)
+#: With a source of GPU metrics these come by themselves; all others in wide columns, and by :columns.
+_GPUS: Final = (_of_gpus("util", 6), _of_gpus("power", 8), _of_gpus("temp", 7), _of_gpus("clock", 7), _THROTTLE)
+#: Which go first where there is little room: of what says the same, the one that says it less plainly.
+_GPU_DROPS: Final = (
+    "run", "oldest", "tpot", "clock", "inflight", "kv", "ratio", "util", "pod", "rack", "wait", "dmed", "age", "temp", "host",
+    "cause", "z", "throttle", "power",
+)  # fmt: skip
+
+
+def _collected(store: FleetStore) -> tuple[Column, ...]:
+    """Those of the usual five of which the source has something."""
+    known = store.gpus
+    has_throttle = known.has("throttle_power") or known.has("throttle_thermal")
+    return tuple(one for one in _GPUS if (has_throttle if one is _THROTTLE else known.has(ROLE_OF[one.name])))
+
+
+def _all_collected(store: FleetStore) -> tuple[Column, ...]:
+    usual = _collected(store)
+    named = {column.name for column in usual}
+    more = (COLUMN_OF[role.name] for role in store.gpus.roles())
+    return (*usual, *(_of_gpus(name, 8) for name in more if name not in named))
+
+
+def named_columns(store: FleetStore, names: Sequence[str]) -> tuple[Column, ...]:
+    """Replica and state, then what the operator asked for, in that order."""
+    known = {column.name: column for column in (*_REPLICA_WIDE_CLUSTER, *_all_collected(store), _CAUSE, _ALERT)}
+    known |= {name: _of_gpus(name, 8) for name in NUMBERS if name in ROLE_OF and name not in known}
+    known.setdefault("throttle", _THROTTLE)
+    return (_SLOT, _STATE, *(known[name] for name in names if name in known and name not in ("slot", "state")))
+
+
+def choosable(store: FleetStore) -> list[str]:
+    """What `:columns` takes."""
+    names = (*NUMBERS, *TEXTS)
+    known = {column.name for column in named_columns(store, names)}
+    return ["usual", *(name for name in names if name in known)]
 
 
 def chosen_columns(columns: tuple[Column, ...], drops: tuple[str, ...], room: int) -> tuple[Column, ...]:
@@ -107,21 +158,29 @@ def usual_columns(store: FleetStore, room: int, *, by_node: bool) -> tuple[tuple
     on_cluster = store.cluster.view is not None
     if by_node:
         if not on_cluster:
-            return _NODE, _NODE_DROPS
+            of_gpus = tuple(one for one in _collected(store) if one.name in GPU_COLUMNS)
+            return (*_NODE, *of_gpus), (*_NODE_GPU_DROPS, *_NODE_DROPS) if of_gpus else _NODE_DROPS
         if room >= _NOTE_NEEDS:
             return _NODE_CLUSTER, _NODE_CLUSTER_DROPS
         short = (replace(one, width=_STATES_NARROW) if one.name == "states" else one for one in _NODE_CLUSTER)
         return tuple(short), _NODE_CLUSTER_DROPS
     replica = _REPLICA_SPLIT if store.split else _REPLICA
+    of_gpus = _collected(store)
+    causes = (_CAUSE,) if of_gpus and room >= _CAUSE_NEEDS else ()
     if not on_cluster:
-        return replica, _REPLICA_DROPS
-    return (*replica[: -len(_FIGURES)], _HOST, _RACK, _POD, *_FIGURES), _REPLICA_CLUSTER_DROPS
+        return (*replica, *of_gpus, *causes), _GPU_DROPS if of_gpus else _REPLICA_DROPS
+    placed = (*replica[: -len(_FIGURES)], _HOST, _RACK, _POD, *_FIGURES, *of_gpus, *causes)
+    return placed, _GPU_DROPS if of_gpus else _REPLICA_CLUSTER_DROPS
 
 
 def wide_columns(store: FleetStore, *, by_node: bool) -> tuple[Column, ...]:
-    if store.cluster.view is not None:
-        return _NODE_CLUSTER_WIDE if by_node else _REPLICA_WIDE_CLUSTER
-    return _NODE_WIDE if by_node else _REPLICA_WIDE
+    on_cluster = store.cluster.view is not None
+    if by_node:
+        of_nodes: tuple[Column, ...] = _NODE_CLUSTER_WIDE if on_cluster else _NODE_WIDE
+        return (*of_nodes[:-1], *_collected(store), of_nodes[-1])
+    wide: tuple[Column, ...] = _REPLICA_WIDE_CLUSTER if on_cluster else _REPLICA_WIDE
+    of_gpus = _all_collected(store)
+    return (*wide[:-1], *of_gpus, *((_CAUSE, _ALERT) if of_gpus else ()), wide[-1])
 
 
 def noted(columns: tuple[Column, ...], room: int) -> tuple[Column, ...]:

@@ -20,10 +20,20 @@ from textual.strip import Strip
 
 from console.store.columns import LIVE_STATES, NUMBERS, TEXTS, Floats
 from console.store.fleet import SHOWN_STATES, FleetStore
+from console.store.gpus import ROLE_OF
 from console.store.nodes import NodeRows, NodeView
 from console.store.view import SEVERITY_OF, RowView, TableView
 from console.widgets import fmt
-from console.widgets.fleet_columns import Column, chosen_columns, in_words, noted, usual_columns, usual_texts, wide_columns
+from console.widgets.fleet_columns import (
+    Column,
+    chosen_columns,
+    in_words,
+    named_columns,
+    noted,
+    usual_columns,
+    usual_texts,
+    wide_columns,
+)
 from console.widgets.paint import GLYPHS, Run, fitting, size_of, strip_of
 from console.widgets.pod_cells import host_cell, note_cell, why_gone
 from console.widgets.rows import TREND_MAX, RowsTable, sparkline
@@ -33,6 +43,7 @@ _TREND_MIN: Final = 8
 _EDGE: Final = 2  # cursor and mark
 _RIM: Final = 1  # between the last column and the scroll bar
 _TEXT_MAX: Final = 34
+THROTTLED: Final = 0.5  # of the last minute: worth a colour
 
 
 class FleetTable(RowsTable):
@@ -43,6 +54,7 @@ class FleetTable(RowsTable):
         self._view, self._node_view = view, nodes
         self.by_node = False
         self.wide = False
+        self.named: tuple[str, ...] = ()  # columns that the operator chose; none: the usual ones
         self.first = 0  # wide: so many columns after the first one are scrolled away
         self._columns: tuple[Column, ...] = usual_columns(store, 0, by_node=False)[0]
         self._all = len(self._columns)
@@ -76,6 +88,9 @@ class FleetTable(RowsTable):
         room = width - _EDGE - _RIM
         if not self.wide:
             columns, drops = usual_columns(self._store, room, by_node=self.by_node)
+            if self.named and not self.by_node:
+                columns, drops = named_columns(self._store, self.named), tuple(reversed(self.named))
+                self._all = len(columns)
             self._columns = noted(chosen_columns(self._measured(columns), drops, room), room)
             return
         columns = self._measured(wide_columns(self._store, by_node=self.by_node))
@@ -176,6 +191,11 @@ class FleetTable(RowsTable):
         if self.wide:
             begin = 2 + self.first
             parts.append(f" · columns {begin}–{begin + len(self._columns) - 2} of {self._all} (← →)")
+        if self.named and not self.by_node and not self.wide:
+            gone = self._all - len(self._columns)
+            parts.append(
+                (f" · chosen columns{f', {gone} have no room (w)' if gone else ''}", "$warning" if gone else "$ink-faint")
+            )
         if rows.marks:
             hidden = rows.hidden_marks(self._store)
             parts.append((f" · {len(rows.marks)} marked" + (f", {hidden} not shown" if hidden else ""), "$primary"))
@@ -223,14 +243,27 @@ class FleetTable(RowsTable):
                 odd = self._usual.get((column.name, info.role), text) != text or (column.name == "waived" and info.waived)
                 runs.append(_text_cell(text, column, ink.warn if odd else ink.muted, ink.faint))
             else:
-                odd = beyond and column.name in ("dmed", "ratio", "z")
-                style = ink.states["SLOW"] if odd else ink.muted if column.name == "age" else number
-                runs.append((_fit(column.write(float(self._values[column.name][at])), column), style))
+                runs.append(self._figure(at, column, beyond, number))
         room = self._trend_room(width)
         if room >= _TREND_MIN:
             trend = sparkline(store.history.values[at][-room:].tolist(), self._median)
             runs += [("   ", ink.plain), (trend, ink.states["SLOW"] if beyond else state_style)]
         return runs
+
+    def _figure(self, at: int, column: Column, beyond: bool, number: Style) -> Run:
+        """Of GPUs: what is older than its source makes it is grey."""
+        ink, store = self.inks, self._store
+        value = float(self._values[column.name][at])
+        role = ROLE_OF.get(column.name, "throttle_power" if column.name == "throttle" else "")
+        if role:
+            style = ink.faint if math.isnan(value) or store.gpus.old(role, store.unix) else ink.plain
+            if column.name == "throttle" and value >= THROTTLED:
+                style = ink.warn
+        elif beyond and column.name in ("dmed", "ratio", "z"):
+            style = ink.states["SLOW"]
+        else:
+            style = ink.muted if column.name == "age" else number
+        return _fit(column.write(value), column), style
 
     def _reason_instead(self, at: int, place: int, why: str) -> list[Run]:
         """Over all columns from this one on; how long it has been so keeps its place."""

@@ -50,7 +50,7 @@ class KeyFooter(Painted):
         actions = sorted((action for action in self._actions if self._belongs(action)), key=rank)
         keys = {action.id: shown_key(action, mapped).split(" ")[0] for action in actions}
         labels = {action.id: label_of(action, width < 110) for action in actions}
-        digits = "0-5" if not any(mode.id in mapped for mode in _MODES) else "".join(shown_key(mode, mapped) for mode in _MODES)
+        digits = "0-6" if not any(mode.id in mapped for mode in _MODES) else "".join(shown_key(mode, mapped) for mode in _MODES)
         labels[_SCREENS] = "Screens"
         others = [action for action in actions if action.id not in ALWAYS]
         ends = [action for action in actions if action.id in ALWAYS]

@@ -12,6 +12,7 @@ from textual.strip import Strip
 
 from console.store.fleet import FleetStore
 from console.widgets import fmt, pods
+from console.widgets.gpus import proposal, source_cell
 from console.widgets.paint import Painted, Run, size_of, spread, strip_of
 from harness.wire.states import RUN_PHASES
 
@@ -50,16 +51,25 @@ class HeaderLine(Painted):
         if pods.trouble(store):
             age_s = store.cluster.age_s(store.unix)
             right += [(f"  ▲ {'cluster view' if wide else 'pods'} {fmt.age(age_s)}{' old' if wide else ''}", ink.warn)]
+        source, stands = source_cell(store, short=not wide) if not store.ended else ("", "")
+        told = source and (wide or stands == "warn" or self._roomy(store, width, [*badges, *where, *right], source))
+        if told:
+            right += [(f"  {source}", ink.warn if stands == "warn" else ink.muted)]
         if store.controller and wide and not store.ended:
             right += [(f"  control: {store.controller}", ink.muted)]
         right += [self._clock(store, wide)]
         run, words = store.run or "no run yet", self._words(store, wide)
         room = width - 3 - size_of(badges) - size_of(where) - size_of(right) - 2
-        if room - len(words) < min(len(run), _NAME_MIN):
+        if room - len(words) < min(len(run), _NAME_MAX if told and not wide else _NAME_MIN):
             words = ""
         name = fmt.middle(run, max(8, min(_NAME_MAX, room - len(words))))
         left: list[Run] = [(" ◢ ", ink.primary), (name, ink.bold), *badges, (words, ink.muted), *where]
         return [strip_of(spread(left, right, width), width)]
+
+    @staticmethod
+    def _roomy(store: FleetStore, width: int, others: list[Run], source: str) -> bool:
+        """A narrow line has room for it beside the whole name of the run, its clock and what separates them."""
+        return width - size_of(others) - len(source) - 2 - len("  00:00:00 ") - 6 >= min(len(store.run), _NAME_MAX)
 
     def _clock(self, store: FleetStore, wide: bool) -> Run:
         """In a replay the record's, with its day: that is the time of all that is shown."""
@@ -106,9 +116,15 @@ class HeaderLine(Painted):
         return [(f"▲ {word} {fmt.age(link.age_s)}", ink.warn if link.kind == "stale" else ink.bad)]
 
 
+def source_words(store: FleetStore) -> str:
+    """Where GPU metrics come from, in the header's words."""
+    return source_cell(store)[0] or "no GPU metrics"
+
+
 class PhaseStrip(Painted):
     """`place › register › … MEASURING 07:42/20:00`, then how far both minimums are and when the attempt can end; while it
-    stops or drains, what it still waits for. Below it what cannot be seen of the cluster. Without a head: why, and the remedy,
+    stops or drains, what it still waits for. Below it what cannot be seen of the cluster, and whom an alert proposes to evict.
+    Without a head: why, and the remedy,
     on as many lines as that takes."""
 
     def __init__(self, store: FleetStore, *, id: str | None = None) -> None:
@@ -120,7 +136,7 @@ class PhaseStrip(Painted):
         link = store.link()
         if not store.phase or (not link.trusted and link.detail):
             return self._trouble(link.detail or "waiting for the head's first answer", width)
-        unseen = self._unseen(width)
+        unseen = [*self._unseen(width), *self._proposed(width)]
         self.set_lines(1 + len(unseen))
         progress = self._progress(width)
         way = self._way()
@@ -136,6 +152,21 @@ class PhaseStrip(Painted):
         rest = "; the run goes on, its figures are fresh"
         told += rest if len(told) + len(rest) + 4 <= width else ""
         return [strip_of([(f" ▲ {fmt.clause(told, width - 4)}", self.inks.warn)], width)]
+
+    def _proposed(self, width: int) -> list[Strip]:
+        """One line: `▲ node003/gpu1: 2 uncorrectable memory errors: e on its row evicts it`."""
+        store, ink = self._store, self.inks
+        rows = [] if store.ended else [row for row in store.gpus.proposals() if self._there(row.subject)]
+        if not rows:
+            return []
+        does = f": e on its row evicts it{f' (and {len(rows) - 1} more)' if len(rows) > 1 else ''}"
+        told = fmt.clause(proposal(rows[0]), width - len(does) - 4)
+        return [strip_of([(f" ▲ {told}", ink.bad), (does, ink.muted)], width)]
+
+    def _there(self, subject: str) -> bool:
+        """Not evicted already; of a node nobody knows that at a glance."""
+        at = self._store.index.get(subject)
+        return at is None or self._store.state_name(at) not in ("EVICTED", "LOST", "REJECTED", "STOPPED")
 
     def _trouble(self, why: str, width: int) -> list[Strip]:
         ink = self.inks

@@ -4,7 +4,8 @@ A full cell is a bar whose height is its level and whose colour is the theme's r
 two replicas a character. Cells grow with the room; where a node has few replicas or the nodes are many, they are put
 in several bands below one another, and where even that does not hold them all, several nodes share a cell that shows the
 worst of them (`Plan`). A replica that does not serve shows its state's glyph instead of a level, so
-that state is never colour alone. One widget: 512 cells as widgets of their own cost 30 times as much.
+that state is never colour alone; a replica that an alert is about has a ◆ in its cell.
+One widget: 512 cells as widgets of their own cost 30 times as much.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from rich.style import Style
 from textual.strip import Strip
 
 from console.store.fleet import READY_CODE, SHOWN_STATES, SLOW_CODE, FleetStore
-from console.store.heat import METRICS, UNKNOWN, HeatLevels
+from console.store.heat import METRICS, UNKNOWN, HeatLevels, HeatMetric, fresh, metrics_of
 from console.store.view import SEVERITY_OF, TableView
 from console.widgets import fmt
 from console.widgets.paint import GLYPHS, Painted, Run, size_of, spread, strip_of
@@ -26,6 +27,8 @@ from console.widgets.paint import GLYPHS, Painted, Run, size_of, spread, strip_o
 _LABEL = 5  # "g0   " before the rows, "n    " before the axis of nodes
 _CELL_MAX = 9
 _CELL_GOOD = 5  # wide enough that one more band is not worth its lines
+_ALERT = "◆"
+_WARN, _CRIT = 2, 3  # levels of alerts from which a cell is marked
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +87,7 @@ class HeatMap(Painted):
         self._levels = HeatLevels()
         self._values = self._levels.update(store, METRICS[0])
         self._grid_of = (store.node_of, np.zeros((0, 0), dtype=np.intp))
+        self._alerts: NDArray[np.uint8] = np.zeros(0, dtype=np.uint8)
         self.metric = METRICS[0]
         self.compact = False
         self.room = 9  # lines it may take
@@ -97,19 +101,36 @@ class HeatMap(Painted):
         return self._lines
 
     def next_metric(self) -> None:
-        self.metric = METRICS[(METRICS.index(self.metric) + 1) % len(METRICS)]
+        """Round and round, those of GPUs last."""
+        known = metrics_of(self._store)
+        at = next((at for at, metric in enumerate(known) if metric.name == self.metric.name), -1)
+        self.show(known[(at + 1) % len(known)])
+
+    def show(self, metric: HeatMetric) -> None:
+        self.metric = metric
         self._retitle()
         self.repaint()
 
     def _retitle(self) -> None:
         scale = "".join(f"[$heat-{level}]{block}[/]" for level, block in enumerate(fmt.BLOCKS))
-        self.border_title = f"Fleet · {self.metric.label}   {self.metric.low_text} {scale} {self.metric.high_text}"
+        marks = f"   [$warning]{_ALERT}[/] alert" if (self._alerts >= _WARN).any() else ""
+        age = self._age()
+        self.entitle(f"Fleet · {self.metric.label}   {self.metric.low_text} {scale} {self.metric.high_text}{marks}{age}")
+
+    def _age(self) -> str:
+        """Of a metric whose values are older than its source makes them."""
+        gpus, role, unix = self._store.gpus, self.metric.role, self._store.unix
+        return f"   [$warning]{fmt.age(gpus.age_s(role, unix))} old[/]" if role and gpus.old(role, unix) else ""
 
     def draw(self, width: int, height: int) -> list[Strip]:
         store = self._store
         if not store.slots:
             return [Strip.blank(width)] * height
+        self.metric = fresh(store, self.metric)
         self._values = self._levels.update(store, self.metric)
+        self._alerts = store.gpus.levels((info.slot, info.node) for info in store.slots)
+        if not self.compact:
+            self._retitle()
         gpus = int(store.gpu_of.max()) + 1
         per_row = 2 if self.compact and gpus > 1 else 1
         plan = plan_of(len(store.node_names), -(-gpus // per_row), width - _LABEL, self.room)
@@ -148,7 +169,8 @@ class HeatMap(Painted):
             return grid
         levels = self._values.astype(np.int32)
         how_bad = np.where(levels == UNKNOWN, -1, levels if self.metric.high_is_bad else -levels + 7)
-        rank = np.append(1000 - 20 * SEVERITY_OF[self._store.state].astype(np.int32) + how_bad, -1)
+        alarmed = 500 * (self._alerts >= _WARN) if len(self._alerts) == len(levels) else 0
+        rank = np.append(1000 - 20 * SEVERITY_OF[self._store.state].astype(np.int32) + how_bad + alarmed, -1)
         missing = -len(grid) % stack
         padded = np.vstack([grid, np.full((missing, grid.shape[1]), -1, dtype=np.intp)])
         stacked = padded.reshape(-1, stack, grid.shape[1])
@@ -171,7 +193,13 @@ class HeatMap(Painted):
         gap = 1 if cell > 2 else 0
         if chosen:
             style = style + mark
-        return [(text * (cell - gap), style), (" " * gap, ink.plain)]
+        alert = max((int(self._alerts[at]) for at in slots if 0 <= at < len(self._alerts)), default=0)
+        if alert < _WARN:
+            return [(text * (cell - gap), style), (" " * gap, ink.plain)]
+        told = (ink.bad if alert >= _CRIT else ink.warn) + Style(bold=True)
+        if chosen:
+            told = told + Style(underline=True)
+        return [(text * (cell - gap - 1), style), (_ALERT, told), (" " * gap, ink.plain)]
 
     def _full(self, at: int) -> Run:
         ink = self.inks
@@ -179,6 +207,8 @@ class HeatMap(Painted):
             return " ", ink.plain
         code = int(self._store.state[at])
         name, level = SHOWN_STATES[code], int(self._values[at])
+        if level == UNKNOWN and self.metric.role and code in (READY_CODE, SLOW_CODE):
+            return fmt.UNKNOWN, ink.faint  # its replica is well, only this is not known
         if code not in (READY_CODE, SLOW_CODE) or level == UNKNOWN:
             return GLYPHS[name], ink.states[name]
         if code == SLOW_CODE:
@@ -191,6 +221,8 @@ class HeatMap(Painted):
         for at in (top, bottom):
             code = int(self._store.state[at]) if at >= 0 else -1
             level = int(self._values[at]) if at >= 0 else UNKNOWN
+            if level == UNKNOWN and self.metric.role and code == READY_CODE:
+                return fmt.UNKNOWN, self.inks.faint
             if code == SLOW_CODE or (code >= 0 and (code != READY_CODE or level == UNKNOWN)):
                 return GLYPHS[SHOWN_STATES[code]], self.inks.states[SHOWN_STATES[code]] + Style(bold=True)
             names.append(f"heat-{level}" if at >= 0 else "background")

@@ -12,6 +12,7 @@ from rich.style import Style
 from textual.content import Content
 from textual.strip import Strip
 
+from console.store.causes import likely_cause
 from console.store.columns import LIVE_STATES
 from console.store.fleet import FleetStore
 from console.store.view import RowView, TableView
@@ -37,6 +38,7 @@ _NARROW = (
     Column("TTFTp99", 9), Column("WAIT", 6), Column("FOR", 5),
 )  # fmt: skip
 _TREND = "trend"
+_CAUSE_MAX = 22
 
 
 class ReplicaTable(RowsTable):
@@ -111,6 +113,11 @@ class ReplicaTable(RowsTable):
                 style = ink.states["SLOW"]
             runs.append((_fit(text, column), style))
         used = 1 + sum(column.width for column in self._columns())
+        cause = likely_cause(store, at) if beyond else ""
+        if cause and (room := width - used - 2) >= 8:
+            told = f"  {fmt.clip(cause, min(room, _CAUSE_MAX))}"
+            runs.append((told, ink.warn))
+            used += len(told)
         runs += self._trend(at, min(TREND_MAX, width - used - 4), ink.states["SLOW"] if beyond else state)
         return strip_of(runs, width, base)
 

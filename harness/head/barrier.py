@@ -62,7 +62,7 @@ def _after_deadline(barrier: BarrierSpec, missing: list[str], nodes: set[int], p
     named = ", ".join(node_name(node) for node in sorted(nodes)[:8])
     if barrier.min_ready is None and barrier.max_missing_nodes is None:
         who = f"{len(missing)} {'replicas are' if len(missing) > 1 else 'replica is'}"
-        why = f"{who} missing after {barrier.deadline_s:g} s ({named}); waive them or set a quorum"
+        why = f"{who} missing after {barrier.deadline_s:g} s ({named}); waive them, set a quorum, or wait longer (fleet.barrier)"
         return BarrierView(False, why, missing, phase, ready)
     if ready < (barrier.min_ready or 1):
         why = (
@@ -73,6 +73,15 @@ def _after_deadline(barrier: BarrierSpec, missing: list[str], nodes: set[int], p
         why = f"{len(nodes)} nodes are incomplete after {barrier.deadline_s:g} s, {barrier.max_missing_nodes} may be: {named}"
         return BarrierView(False, why, missing, phase, ready)
     return BarrierView(True, "", missing, phase, ready, f"quorum: {ready} READY without {len(missing)} of {named}")
+
+
+def by_reason(missing: list[str]) -> list[str]:
+    """Replicas that are missing for the same reason, as those of one pod are, as one line: `node004/gpu0 and 7 more: …`."""
+    alike: dict[str, list[str]] = {}
+    for line in missing:
+        who, _, why = line.partition(": ")
+        alike.setdefault(why, []).append(who)
+    return [f"{who[0]}{f' and {len(who) - 1} more' if len(who) > 1 else ''}: {why}" for why, who in alike.items()]
 
 
 def replicas_to_come(roster: Roster) -> bool:

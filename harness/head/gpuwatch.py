@@ -26,6 +26,7 @@ from harness.metrics.gpu.choose import Supply
 from harness.metrics.gpu.join import GpuPlace, Joined, Joiner
 from harness.metrics.gpu.roles import ROLES
 from harness.metrics.gpu.rules import load_rules
+from harness.metrics.gpu.uuids import uuid_key
 from harness.metrics.gpu.window import RoleHistory
 from harness.records.writer import RecordWriter
 from harness.spec import RunSpec, node_name
@@ -70,10 +71,15 @@ class GpuWatch:
         self.devices = max(1, head.spec.fleet.layout.devices)
         self._rules = load_rules(head.spec.metrics.rules)
         self._book = AlertBook(self._rules, unix)
-        self._columns = GpuColumns(len(head.roster.replicas) * self.devices, self._spec.stale_after_s)
+        stale_after_s = self._spec.stale_after_s
+        slow = {role.name: stale_after_s + self._spec.slow_interval_s for role in ROLES.values() if role.slow}
+        self._columns = GpuColumns(len(head.roster.replicas) * self.devices, stale_after_s, slow)
         self._history = RoleHistory()
         self._recorded: dict[str, Times] = {}
         self._fleet: _Fleet | None = None
+        self._gpus_of: dict[str, tuple[str, ...]] = {}  # slot → what tells its GPUs from others
+        self._not_collected: dict[str, str] = {}
+        self._tainted: set[tuple[int, str, str]] = set()  # attempt, rule and subject that a note tells of
         self._slow_due_unix = 0.0
         self._resolution_s = math.nan
         self._said = ""
@@ -134,8 +140,11 @@ class GpuWatch:
             return
         now = self._unix()
         slow = now >= self._slow_due_unix
-        reading = await source.read([role.name for role in ROLES.values() if slow or not role.slow])
-        if slow:
+        asked = [role.name for role in ROLES.values() if slow or not role.slow]
+        reading = await source.read(asked)
+        self._not_collected = {role: why for role, why in self._not_collected.items() if role not in asked}
+        self._not_collected |= reading.not_collected
+        if slow and reading.roles:  # a Prometheus that has just been started knows nothing yet
             self._slow_due_unix = now + self._spec.slow_interval_s
         if not math.isnan(reading.resolution_s):
             self._resolution_s = reading.resolution_s
@@ -158,7 +167,20 @@ class GpuWatch:
             else:
                 hosts = list(dict.fromkeys(_hosts(replica)[0] for replica in known))
                 self._fleet = _Fleet(roster.version, places, hosts, Joiner(places, self._spec.hosts))
+                self._forget_moved(known)
         return self._fleet
+
+    def _forget_moved(self, known: Sequence[Replica]) -> None:
+        """A slot that came back on other GPUs: their counts have nothing to do with those of its old ones."""
+        moved: list[int] = []
+        for replica in known:
+            now = _identity(replica)
+            if self._gpus_of.setdefault(replica.slot, now) != now:
+                self._gpus_of[replica.slot] = now
+                moved += range(replica.index * self.devices, (replica.index + 1) * self.devices)
+        if moved:
+            self._columns.forget(moved)
+            self._history.forget(moved)
 
     def _take(self, reading: Reading, joined: Joined) -> None:
         for role, values in joined.columns.items():
@@ -190,7 +212,21 @@ class GpuWatch:
         )
         for change in self._book.update(findings, reading.unix):
             self._note(change)
+        self._taint()
         return findings.problems
+
+    def _taint(self) -> None:
+        """An attempt gets a note of each GPU whose tokens may be wrong, which no latency shows, whenever that began."""
+        attempt = self._head.attempt
+        if attempt is None:
+            return
+        for row in self._book.rows():
+            replica = self._head.roster.by_slot.get(row.subject)
+            serves = replica is None or replica.state == states.READY
+            known = attempt.number, row.rule, row.subject
+            if row.act == "evict" and serves and known not in self._tainted:
+                self._tainted.add(known)
+                attempt.record.notes.append(f"{row.subject}: {row.text}")
 
     def _note(self, change: Change, because: str = "") -> None:
         row = change.row
@@ -210,9 +246,6 @@ class GpuWatch:
             cause=row.cause,
             act=row.act,
         )
-        attempt = self._head.attempt
-        if row.act == "evict" and attempt is not None:  # its tokens may be wrong, which no latency shows
-            attempt.record.notes.append(f"{row.subject}: {row.text}")
         snapshot = self._head.snapshot
         if row.cause and snapshot is not None and row.subject in (*snapshot.slow, *snapshot.slow_nodes):
             self._head.journal.note("straggler.cause", subject=row.subject, why=f"likely cause: {row.cause}; {row.text}")
@@ -240,7 +273,7 @@ class GpuWatch:
                 resolution_s=self._resolution_s,
                 devices=self.devices,
                 roles=rows,
-                not_collected=dict(reading.not_collected),
+                not_collected=self._not_collected,
                 problem=problem,
                 warnings=list(reading.warnings[:_EXAMPLES]),
                 matched=joined.matched,
@@ -265,7 +298,7 @@ class GpuWatch:
                 resolution_s=self._resolution_s,
                 devices=self.devices,
                 roles=self._columns.rows(self._unix()),
-                not_collected=last.not_collected,
+                not_collected=self._not_collected,
                 problem=str(error),
                 matched=last.matched,
                 gpus_unmatched=last.gpus_unmatched,
@@ -351,6 +384,13 @@ def _hosts(replica: Replica) -> tuple[str, ...]:
     about = replica.registered
     named = (about.node_name, about.host) if about is not None else ()
     return tuple(dict.fromkeys(name for name in (*named, node_name(replica.node)) if name))
+
+
+def _identity(replica: Replica) -> tuple[str, ...]:
+    about = replica.registered.accelerator if replica.registered is not None else {}
+    if uuids := about.get("uuids", ""):
+        return tuple(map(uuid_key, _listed(uuids)))
+    return _hosts(replica)[0], about.get("pcis", "") or about.get("gpus", "")
 
 
 def _places(replica: Replica, devices: int) -> Sequence[GpuPlace]:

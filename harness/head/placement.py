@@ -174,9 +174,9 @@ class Placement:
         coming = self._take_in(nodes)
         told = [f"{nodes} of {self._head.spec.fleet.nodes} nodes are wanted"]
         if leaving:
-            told.append(f"{_nodes(leaving)} drain")
+            told.append(f"{_nodes(leaving)} drain{'s' if len(leaving) == 1 else ''}")
         if coming:
-            told.append(f"{_nodes(coming)} are waited for again")
+            told.append(f"{_nodes(coming)} {'is' if len(coming) == 1 else 'are'} waited for again")
         return "; ".join(told)
 
     def _take_out(self, nodes: int, who: str, why: str) -> list[int]:

@@ -176,7 +176,7 @@ class Supervisor:
             if self.ops.stopping is not None:
                 return self._end(states.ABORTED, "ABORTED", [self.ops.stopping.why or f"stopped by {self.ops.stopping.who}"])
             if view.gave_up:
-                return self._end(states.FAILED, "CRASHED", [view.gave_up, *view.missing[:10]])
+                return self._end(states.FAILED, "CRASHED", [view.gave_up, *barriers.by_reason(view.missing)[:10]])
             if view.open:
                 if view.note:
                     self.journal.note("barrier.quorum", why=view.note, level="warn")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -38,3 +40,11 @@ async def settle(pilot: Pilot[Any], app: PacelineApp) -> None:
 def text_of(widget: Widget) -> str:
     """What a drawing widget shows, line by line."""
     return "\n".join(widget.render_line(y).text.rstrip() for y in range(widget.content_size.height))
+
+
+async def wait_for(true: Callable[[], object], within_s: float = 30.0) -> None:
+    """Until it holds; the app goes on meanwhile."""
+    until_s = time.monotonic() + within_s
+    while not true():
+        assert time.monotonic() < until_s, f"not within {within_s:g} s"
+        await asyncio.sleep(0.02)

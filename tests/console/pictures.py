@@ -70,6 +70,10 @@ def pods_pending() -> ScriptedFleet:
     return ScriptedFleet(phase="WARMING", at_s=0.0, on_cluster=True)
 
 
+def with_gpus() -> ScriptedFleet:
+    return ScriptedFleet(with_gpus=True)
+
+
 def exploring() -> ScriptedFleet:
     return ScriptedFleet(kind="explore")
 
@@ -90,11 +94,21 @@ SHOTS = (
     Shot("replay", ("5", "end", "R", "?REPLAY", "1", *["full_stop"] * 4), fleet=None, until="00:42/"),
     Shot("roles", fleet=split),
     Shot("evict", ("e",)),
-    Shot("pods-pending", fleet=pods_pending, sizes=SIZES[1:]),
-    Shot("pods", ("2",), fleet=on_a_cluster, sizes=SIZES[1:]),
-    Shot("pod-nodes", ("2", "n"), fleet=on_a_cluster, sizes=SIZES[1:]),
-    Shot("pod-replica", ("enter",), fleet=on_a_cluster, sizes=SIZES[1:2]),
-    Shot("pod-evict", ("e",), fleet=on_a_cluster, sizes=SIZES[1:2]),
+    Shot("pods-pending", fleet=pods_pending),
+    Shot("pods-live", fleet=on_a_cluster),
+    Shot("pods", ("2",), fleet=on_a_cluster),
+    Shot("pod-nodes", ("2", "n"), fleet=on_a_cluster),
+    Shot("pod-replica", ("enter",), fleet=on_a_cluster),
+    Shot("pod-describe", ("enter", "D"), fleet=on_a_cluster),
+    Shot("pod-evict", ("e",), fleet=on_a_cluster),
+    Shot("pod-events", ("4",), fleet=on_a_cluster),
+    Shot("scale", ("N", *"48"), fleet=on_a_cluster),
+    Shot("gpu-live", (*"hhhhhhh", "down"), fleet=with_gpus),
+    Shot("gpu-fleet", ("2", "down"), fleet=with_gpus),
+    Shot("gpu-replica", ("down", "enter"), fleet=with_gpus),
+    Shot("gpu-evict", ("e",), fleet=with_gpus, sizes=SIZES[1:]),
+    Shot("metrics", ("6", "w", "slash", *"max by (hostname, gpu_id) (gpu_clock)", "enter"), fleet=with_gpus, until="took"),
+    Shot("metric-names", ("6", "m", *"memory"), fleet=with_gpus, until="errors", sizes=SIZES[1:]),
     Shot("rate", ("equals_sign",), fleet=exploring),
     Shot("command", (":", *"evi"), sizes=SIZES[1:]),
     Shot("help", ("question_mark",), sizes=SIZES[1:]),
@@ -111,6 +125,17 @@ def still() -> None:
     for name in OWN_WISHES:
         os.environ.pop(name, None)
     time.tzset()
+
+
+@contextlib.contextmanager
+def own_state() -> Iterator[None]:
+    """Queries that pictures ask are not the user's."""
+    before = os.environ.get("XDG_STATE_HOME")
+    os.environ["XDG_STATE_HOME"] = str(PLACE)
+    try:
+        yield
+    finally:
+        os.environ.pop("XDG_STATE_HOME") if before is None else os.environ.update({"XDG_STATE_HOME": before})
 
 
 @contextlib.contextmanager
@@ -144,7 +169,7 @@ def sample_runs() -> Iterator[None]:
 
 async def draw(shot: Shot, size: tuple[int, int]) -> tuple[str, str]:
     """(SVG, the screen as plain text)"""
-    with sample_runs() if shot.fleet is None else contextlib.nullcontext():
+    with sample_runs() if shot.fleet is None else own_state():
         return await _draw(shot, size)
 
 

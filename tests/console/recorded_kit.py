@@ -7,12 +7,14 @@ from typing import Any
 
 import numpy as np
 
+from harness.records.clusterlog import ClusterWriter
 from harness.records.journal import JournalWriter
 from harness.records.layout import RunFolder
-from harness.records.runfile import AttemptRecord, RunFile, write_run
+from harness.records.runfile import AttemptRecord, RunFile, read_run, write_run
 from harness.records.writer import RecordWriter
 from harness.spec import RunSpec
 from harness.wire.attempt import SAMPLE_DTYPE
+from harness.wire.clusterview import BudgetRow, ClusterView, HostRow, PodRow
 from harness.wire.control import JournalEntry
 from harness.wire.states import REPLICA_CODE
 
@@ -120,3 +122,43 @@ def _write_journal(folder: RunFolder, slots: list[str], seconds: int) -> None:
     note(end + 2, "attempt.end", "1", after="VALID", attempt=1)
     note(end + 2.1, "run.phase", before="DRAINING", after="DONE", attempt=1)
     journal.close()
+
+
+def on_a_cluster(path: Path, spec: RunSpec, *, seconds: int = 60) -> Path:
+    """Such a record as a head in a pod would have written it: the last node's pod waits until second 3, and is evicted with
+    the replica, two thirds through the load; its successor comes 6 s later. At the end all have ended in order."""
+    nodes, folder = spec.fleet.nodes, RunFolder(path)
+    run = read_run(path)
+    run.spec["cluster"]["kind"] = "kubernetes"
+    write_run(path, run)
+    writer, last = ClusterWriter(folder.cluster), nodes - 1
+    gone_s = SECONDS_BEFORE + 2 * seconds // 3
+
+    def told(at_s: float, *, phase: str = "Running", wanted: PodRow | None = None) -> None:
+        pods = [_pod(node, phase) for node in range(nodes)]
+        pods[last] = wanted or pods[last]
+        hosts = [HostRow(f"host-{node}", rack="r1", gpus=8, gpus_there=8, pods=[f"kit-worker-{node}"]) for node in range(nodes)]
+        budget = BudgetRow("kit-worker", 1, nodes, nodes - 1, nodes)
+        view = ClusterView("kubernetes", "bench", "kit", nodes, T0 + at_s, pods=pods, hosts=hosts, budget=budget)
+        writer.take(view, T0 + at_s, final=True)
+
+    waits = PodRow(last, f"kit-worker-{last}", "uid-a", "Pending", reason="0/2 nodes are available", since_unix=T0)
+    evicted = PodRow(
+        last, f"kit-worker-{last}", "uid-a", "Terminating", host=f"host-{last}", reason="evicted", evictions=1,
+        next_delay_s=20.0, replacement_unix=T0 + gone_s + 6,
+    )  # fmt: skip
+    told(0.0, wanted=waits)
+    told(3.0)
+    told(float(gone_s), wanted=evicted)
+    told(gone_s + 6.0, wanted=_pod(last, "Running", name=f"kit-worker-{last}-b"))
+    told(seconds + SECONDS_BEFORE + 2.0, phase="Succeeded", wanted=_pod(last, "Succeeded", name=f"kit-worker-{last}-b"))
+    writer.close()
+    return path
+
+
+def _pod(node: int, phase: str, *, name: str = "") -> PodRow:
+    why = "" if phase == "Running" else f"pod {name} has ended by itself"
+    return PodRow(
+        node, name or f"kit-worker-{node}", f"uid-{node}", phase, phase == "Running", f"host-{node}", "r1", why,
+        since_unix=T0 + 1, next_delay_s=10.0,
+    )  # fmt: skip

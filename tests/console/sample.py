@@ -19,7 +19,9 @@ def sample_fleet(kind: str = "") -> ScriptedFleet:
         return ScriptedFleet(phase="WARMING", at_s=0.0, on_cluster=kind == "pending")
     roles = "5P4D" if kind == "roles" else ""
     load = "explore" if kind == "explore" else "performance"
-    fleet = ScriptedFleet(nodes=nodes, gpus=gpus, kind=load, roles=roles, on_cluster=kind in ("cluster", "blind"))
+    fleet = ScriptedFleet(
+        nodes=nodes, gpus=gpus, kind=load, roles=roles, on_cluster=kind in ("cluster", "blind"), with_gpus=kind == "gpus"
+    )
     if kind == "blind" and fleet.cluster is not None:
         fleet.cluster.problem, fleet.cluster.seen_s = "the API server does not answer (connection refused)", 42.0
     if kind == "verdict":

@@ -38,7 +38,7 @@ async def test_cordoning_is_offered_sent_when_ticked_and_off_by_default() -> Non
         tick = app.screen.query_one("#cordon", Tick)
         assert not tick.disabled
         assert not tick.on
-        assert "cordon node mi355x-016 so that its replacement lands elsewhere" in str(tick.render())
+        assert "cordon mi355x-016, the replacement lands elsewhere" in str(tick.render())
         tick.focus()
         await press(pilot, "space")
         await say_yes(pilot)
@@ -109,7 +109,8 @@ async def test_marked_replicas_of_one_pod_are_one_eviction() -> None:
         shown = facts(app)
         assert shown["pods"].startswith("▲ 2 pods go, with their 16 replicas: sample-worker-5-")
         assert shown["limit"].endswith("ok")
-        assert "cordon nodes mi355x-006, mi355x-007" in str(app.screen.query_one("#cordon", Tick).render())
+        tick = str(app.screen.query_one("#cordon", Tick).render())
+        assert "cordon mi355x-006, mi355x-007, the replacements land elsewhere" in tick
         await say_yes(pilot)
         for _ in range(100):
             if len(sent(app)) == 2:

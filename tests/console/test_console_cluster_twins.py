@@ -9,7 +9,8 @@ from cluster_helpers import cluster_of, clustered, store_of
 from console_helpers import HandClock
 
 from console.cli import acts
-from console.cli.pages import Page, fleet_page, live_page, nodes_page, replica_page
+from console.cli.page import Page
+from console.cli.pages import fleet_page, live_page, nodes_page, replica_page
 from console.feeds.scripted import SAMPLE_UNIX, ScriptedFleet
 from console.plain import Narrator, sentence, status
 from console.store import tables

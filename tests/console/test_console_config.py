@@ -180,7 +180,7 @@ async def test_footer_and_help_show_the_users_own_keys(make_app: AppMaker, conso
         await settle(pilot, app)
         footer = text_of(app.screen.query_one("#footer"))
         assert "^k Evict" in footer
-        assert "0f12345 " in footer
+        assert "0f123456 " in footer
         await pilot.press("f2")
         await pilot.pause()
         line = next(line for line in str(app.screen.query_one(KeyTable).render()).splitlines() if "Evict replica" in line)

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from console_helpers import text_of
+from console_helpers import text_of, wait_for
 from recorded_kit import ended_run
 from textual.pilot import Pilot
 from textual.widgets import Input
@@ -24,13 +21,6 @@ from console.themes import shipped_folder
 from harness.doctor import Check
 from harness.spec import RunSpec
 from harness.specfile import SpecError, load_spec, parse_value
-
-
-async def wait_for(true: Callable[[], object], within_s: float = 30.0) -> None:
-    until_s = time.monotonic() + within_s
-    while not true():
-        assert time.monotonic() < until_s, "never became true"
-        await asyncio.sleep(0.02)
 
 
 @pytest.fixture(autouse=True)
@@ -168,7 +158,9 @@ def test_each_check_says_what_to_do_when_it_fails(tmp_path: Path) -> None:
         assert check.detail
         assert check.fix
     assert preflight.fleet(load_spec("gpt-oss-120b-server"), usable=2).ok is None
-    assert preflight.source("http://127.0.0.1:9").ok is None
+    assert preflight.gpu_metrics(spec).ok
+    unheard = preflight.gpu_metrics(load_spec("demo", ["metrics.gpu.url=http://127.0.0.1:9"]))
+    assert (unheard.ok, "connection refused" in unheard.detail, bool(unheard.fix)) == (None, True, True)
 
 
 def test_a_run_on_a_cluster_is_checked_there_and_not_against_the_cores_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:

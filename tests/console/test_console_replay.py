@@ -7,12 +7,11 @@ import math
 import resource
 import shutil
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
-from console_helpers import HandClock, text_of
+from console_helpers import HandClock, text_of, wait_for
 from recorded_kit import SECONDS_BEFORE, T0, a_spec, recorded_run, rows_of
 
 from console.app import PacelineApp
@@ -35,13 +34,6 @@ from harness.wire.inquiry import GetReplica, GetSla, SlaDetail
 
 def read(path: Path) -> RecordedRun:
     return read_recorded(path, lambda _: None)
-
-
-async def wait_for(true: Callable[[], object], within_s: float = 20.0) -> None:
-    until_s = time.monotonic() + within_s
-    while not true():
-        assert time.monotonic() < until_s, "never became true"
-        await asyncio.sleep(0.02)
 
 
 @pytest.fixture(scope="module")

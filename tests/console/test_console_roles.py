@@ -13,7 +13,8 @@ from console_helpers import AppMaker, HandClock, settle, text_of
 from recorded_kit import SECONDS_BEFORE, a_spec, recorded_run
 from textual.widgets import Input
 
-from console.cli.pages import Page, live_page
+from console.cli.page import Page
+from console.cli.pages import live_page
 from console.cli.progress import role_line
 from console.cli.start import split_in_words
 from console.feeds.recorded import read_recorded

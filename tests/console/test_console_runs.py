@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
 import re
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from console_helpers import text_of
+from console_helpers import text_of, wait_for
 from recorded_kit import T0, a_spec, ended_run, recorded_run
 from textual.pilot import Pilot
 
@@ -52,13 +50,6 @@ async def on_runs(pilot: Pilot[object], app: PacelineApp) -> RunsScreen:
     assert isinstance(screen, RunsScreen)
     await wait_for(lambda: not screen.pane.reading)
     return screen
-
-
-async def wait_for(true: Callable[[], object], within_s: float = 20.0) -> None:
-    until_s = time.monotonic() + within_s
-    while not true():
-        assert time.monotonic() < until_s, "never became true"
-        await asyncio.sleep(0.02)
 
 
 # --- the store -----------------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from console.screens.fleet import FleetScreen
 from console.screens.help import HelpScreen
 from console.screens.launch import LaunchScreen
 from console.screens.live import LiveScreen
+from console.screens.metrics import MetricsScreen
 from console.screens.record import RecordScreen
 from console.screens.runs import RunsScreen
 from console.screens.sla import SlaScreen
@@ -328,7 +329,9 @@ async def test_help_lists_every_action(make_app: AppMaker) -> None:
 
 
 def test_every_action_can_be_run_and_no_key_means_two_things_on_a_screen() -> None:
-    screens = (LaunchScreen, LiveScreen, FleetScreen, ReplicaScreen, SlaScreen, EventsScreen, RunsScreen, RecordScreen)
+    screens = (
+        LaunchScreen, LiveScreen, FleetScreen, ReplicaScreen, SlaScreen, EventsScreen, RunsScreen, MetricsScreen, RecordScreen,
+    )  # fmt: skip
     owners = {screen.WHERE: screen for screen in screens} | {"app": PacelineApp}
     missing = [
         f"{where}.{action.id}"

@@ -16,7 +16,8 @@ from console_helpers import HandClock
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from console.cli.pages import Page, events_page, fleet_page, live_page, nodes_page, replica_page, sla_page
+from console.cli.page import Page
+from console.cli.pages import events_page, fleet_page, live_page, nodes_page, replica_page, sla_page
 from console.export import write_tables
 from console.feeds.scripted import SAMPLE_UNIX, ScriptedFleet
 from console.plain import ONE_BY_ONE, SETTLED_S, Narrator, ended, sentence, sentences, status
@@ -24,6 +25,7 @@ from console.store import tables
 from console.store.columns import NUMBERS, live
 from console.store.fleet import FleetStore
 from console.store.nodes import NodeRows
+from console.store.sla_tables import sla_tables
 from console.store.tables import Row, Tables
 from harness.wire import control
 from harness.wire.inquiry import InFlight, LatencyDetail, LogLine, PartTimes, ReplicaDetail, SlaDetail
@@ -48,7 +50,7 @@ def every_table(store: FleetStore) -> Tables:
     told = ReplicaDetail("1", slot, "x", in_flight=[InFlight(7, 2.5, 100)], log_lines=["warm"])
     found = [
         tables.live(store), tables.fleet(store), tables.nodes(store), tables.events(store.journal),
-        tables.sla(detail(store), [info.slot for info in store.slots]), tables.replica(store, slot, told),
+        sla_tables(detail(store), [info.slot for info in store.slots]), tables.replica(store, slot, told),
     ]  # fmt: skip
     return {f"{number}-{name}": rows for number, one in enumerate(found) for name, rows in one.items()}
 
@@ -166,13 +168,13 @@ def test_stragglers_are_the_flagged_ones_first_then_who_is_gone(store: FleetStor
 
 
 def test_the_tail_is_told_by_replica_worst_first(store: FleetStore) -> None:
-    tail = tables.sla(detail(store), [info.slot for info in store.slots])["tail"]
+    tail = sla_tables(detail(store), [info.slot for info in store.slots])["tail"]
     assert [(row["slot"], row["ttft_over_whole_n"]) for row in tail] == [("node015/gpu3", 30), ("node006/gpu6", 10)]
     assert tail[0]["samples_whole_n"] == 100
 
 
 def test_a_quantile_with_too_few_samples_is_none(store: FleetStore) -> None:
-    rows = {(row["metric"], row["quantile"]): row for row in tables.sla(detail(store))["percentiles"]}
+    rows = {(row["metric"], row["quantile"]): row for row in sla_tables(detail(store))["percentiles"]}
     assert rows["TTFT", "p99.9"]["window_ms"] is None
     assert rows["TTFT", "p99.9"]["whole_ms"] == 399.0
     assert [quantile for metric, quantile in rows if metric == "TTFT"] == ["p50", "p99", "p99.9"]
@@ -203,7 +205,7 @@ def test_every_table_survives_being_written_and_read_back(store: FleetStore, tmp
 
 def pages_of(store: FleetStore, width: int) -> dict[str, str]:
     run: Row = tables.live(store)["run"][0]
-    sla = tables.sla(detail(store), [info.slot for info in store.slots])
+    sla = sla_tables(detail(store), [info.slot for info in store.slots])
     pages = {name: Page(width) for name in ("live", "fleet", "nodes", "events", "sla", "replica")}
     live_page(pages["live"], tables.live(store))
     fleet_page(pages["fleet"], run, tables.fleet(store), "worst first")

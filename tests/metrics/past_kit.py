@@ -63,7 +63,7 @@ def registered(host: str = "gpu-node-{node:03d}", nodes: int = NODES, each: int 
     return fleet
 
 
-def record_round(folder: RunFolder, unix: float, roles: Mapping[str, np.ndarray], attempt: int = 1) -> None:  # type: ignore[type-arg]
+def record_round(folder: RunFolder, unix: float, roles: Mapping[str, np.ndarray], attempt: int = 1) -> None:
     """A round as a head would have recorded it; one value a slot."""
     slots = [slot_name(node, gpu) for node in range(NODES) for gpu in range(EACH)]
     writer = RecordWriter(folder)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from collections.abc import Iterator
@@ -15,14 +16,17 @@ from pages import Fleet, amd_page
 from past_kit import EACH, NODES, over, record_round, registered
 from prometheus_kit import Page, PrometheusServer, prometheus, scraping, write_page
 
+from console.cli import main
 from harness.metrics.gpu.base import SourceError
 from harness.metrics.gpu.postrun import Fetched, fetch, read_fetches, span_of
+from harness.metrics.gpu.preflight import gpu_metrics
 from harness.metricspec import GpuSourceSpec
 from harness.records.fleetfile import FleetFile, GpusOf, read_fleet, write_fleet
 from harness.records.layout import RunFolder
 from harness.records.lock import FolderTaken, folder_lock
 from harness.records.reader import Record
 from harness.spec import slot_name
+from harness.specfile import load_spec
 
 SPAN_S = 12
 
@@ -241,3 +245,43 @@ def test_the_fleets_file_grows_only_by_what_changed(tmp_path: Path) -> None:
     write_fleet(tmp_path / "fleet.json", fleet)
     assert read_fleet(tmp_path / "fleet.json") == fleet
     assert read_fleet(tmp_path / "none") is None
+
+
+# --- the command -------------------------------------------------------------------------------------------------------
+
+
+def test_the_command_fetches_queries_and_writes_files(
+    server: PrometheusServer, span: tuple[float, float], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.setenv("PACELINE_RUNS", str(tmp_path))
+    over(tmp_path / "last-week", *span, fleet=registered())
+    assert main(["metrics", "last-week", "--fetch", "--url", server.url, "-s", "profiles=['amd-dme']"]) == 0
+    out = capsys.readouterr().out
+    assert "32 of 32 GPUs have series" in out
+    assert "from Prometheus 127.0.0.1" in out
+    table = {line.split()[0]: line.split() for line in out.splitlines() if line}
+    assert table["power"][1:3] == ["W", "916"]
+    assert main(["metrics", "last-week", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["sources"][0]["kind"], told["sources"][0]["matched"]) == ("fetched", 32)
+    asked = ["metrics", "last-week", "--url", server.url, "--query", "sum by (hostname) (gpu_power_usage)"]
+    assert main([*asked, "--start", "+2s", "--end", "+8s", "--step", "2"]) == 0
+    assert "hostname=gpu-node-003.example.net" in capsys.readouterr().out
+    for suffix in ("csv", "parquet", "json"):
+        assert main([*asked, "--out", str(tmp_path / f"power.{suffix}")]) == 0
+    frame = pl.read_csv(tmp_path / "power.csv")
+    assert frame.columns == ["unix", "value", "hostname"]
+    assert frame.equals(pl.read_parquet(tmp_path / "power.parquet"))
+    written = json.loads((tmp_path / "power.json").read_text())
+    assert len(written["series"]) == NODES
+    assert main([*asked, "--out", str(tmp_path / "power.csv")]) == 2, "nothing is written over"
+    assert main(["metrics", "last-week", "--url", server.url, "--query", "sum(("]) == 2
+    assert "cannot read the query at character" in capsys.readouterr().err
+
+
+def test_the_preflight_counts_gpus_against_the_fleet(server: PrometheusServer) -> None:
+    enough = gpu_metrics(load_spec("demo", [f"metrics.gpu.url={server.url}", "fleet.nodes=4"]))
+    assert (enough.ok, "32 GPUs by amd-dme, 32 in this fleet" in enough.detail) == (True, True), enough
+    short = gpu_metrics(load_spec("demo", [f"metrics.gpu.url={server.url}"]))
+    assert (short.ok, "32 GPUs have no metrics" in short.detail) == (None, True), short

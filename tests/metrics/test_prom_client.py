@@ -198,6 +198,13 @@ def test_pauses_grow_with_jitter_and_end_with_a_success() -> None:
     breaker.check()
 
 
+def test_a_server_that_is_down_for_days_does_not_end_the_pauses() -> None:
+    breaker = Breaker(lambda: 0.0)
+    for _ in range(2000):
+        breaker.failed(SourceError("unreachable", "down"))
+    assert 0 < left_s(breaker) < 90
+
+
 async def test_a_server_that_never_answers_ends_with_the_time_out_and_rounds_do_not_queue() -> None:
     async def silence(request: web.Request) -> web.Response:
         await asyncio.sleep(30)

@@ -304,6 +304,9 @@ async def test_matchers_that_are_none_are_a_bad_query(server: PrometheusServer) 
 async def test_values_tell_their_age_and_how_often_they_can_change(server: PrometheusServer) -> None:
     async with source_of(server.url, matchers='job="plain"') as source:
         reading = await source.read(["gpu_util", "hbm_total"])
+        while np.isnan(reading.resolution_s):  # on a loaded machine the second sample may be late
+            await asyncio.sleep(0.3)
+            reading = await source.read(["gpu_util", "hbm_total"])
         now = time.time()
     assert reading.resolution_s == pytest.approx(0.5, abs=0.25)
     for role in reading.roles.values():
@@ -317,24 +320,15 @@ async def test_a_clock_that_goes_wrong_is_told_and_does_not_age_values(server: P
     assert (np.abs(reading.roles["gpu_util"].unix - reading.unix) < 15).all()
 
 
-async def test_slow_roles_are_asked_for_on_their_own_tick(server: PrometheusServer, pages: dict[str, Page]) -> None:
+async def test_roles_are_answered_whenever_they_are_asked_for(server: PrometheusServer) -> None:
+    """How often slow ones are wanted is for one clock alone to say, and that is the head's."""
     now_s = 1000.0
     async with source_of(server.url, matchers='job="plain"', clock=lambda: now_s) as source:
-        first = await source.read(["gpu_util", "pcie_replay"])
-        assert "pcie_replay" in first.not_collected
-        text = pages["plain"].text
-        pages["plain"].text = amd_page(TWO_HOSTS, pcie_replay_count=5)
-        try:
-            server.until_found('pcie_replay_count{job="plain"}')
-            soon = await source.read(["gpu_util", "pcie_replay"])
-            now_s += 61
-            later = await source.read(["gpu_util", "pcie_replay"])
-        finally:
-            pages["plain"].text = text
-        again = await source.read(["gpu_util", "pcie_replay"])
-    assert "pcie_replay" in soon.not_collected
-    assert set(later.roles["pcie_replay"].values) == {5.0}
-    assert list(again.roles["pcie_replay"].unix) == list(later.roles["pcie_replay"].unix), "kept, with its age"
+        for passes_s, roles in ((59, ["gpu_util", "hbm_total"]), (2, ["gpu_util"]), (58, ["gpu_util", "hbm_total"])):
+            reading = await source.read(roles)
+            assert list(reading.roles) == roles
+            assert reading.not_collected == {}
+            now_s += passes_s
 
 
 async def test_a_restart_of_prometheus_ages_values_until_they_are_fresh_again() -> None:

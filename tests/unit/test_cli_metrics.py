@@ -72,8 +72,8 @@ def make_run(
         writer.gpus(attempt, START + second, {role: (column, unix) for role, column in columns.items()}, SLOTS, 1)
     writer.flush(final=True)
     journal = JournalWriter(folder.journal)
-    for unix, entry in (entries or {}).items():
-        journal.append(JournalEntry(seq=0, unix=START + unix, who="head", **entry))
+    for after_s, entry in (entries or {}).items():
+        journal.append(JournalEntry(seq=0, unix=START + after_s, who="head", **entry))
     journal.close()
     return folder
 

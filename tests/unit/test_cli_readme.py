@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from console.cli.app import build
+from console.cli.app import build, main
 from harness.datasets.fields import FIELDS
+from harness.metricspec import GpuSourceSpec
 from harness.records.layout import RunFolder
 from harness.records.writer import RecordWriter
 from harness.spec import DatasetSpec
@@ -60,7 +62,7 @@ def test_the_layout_of_a_run_names_what_layout_py_names() -> None:
     members = [name for name, member in vars(RunFolder).items() if isinstance(member, property) and name != "name"]
     paths = [*(getattr(folder, name) for name in members), folder.attempt(1), folder.log("head")]
     names = {path.relative_to(folder.path).parts[0] for path in paths}
-    assert len(names) == 16
+    assert len(names) == 17
     assert names - told == set()
 
 
@@ -72,3 +74,19 @@ def test_all_kinds_and_fields_of_datasets_and_all_profiles_are_told() -> None:
 
 def test_all_exit_codes_are_told() -> None:
     assert re.findall(r"^\| (\d+) \|", section("Use"), re.MULTILINE) == ["0", "1", "2", "3"]
+
+
+def test_the_sources_of_gpu_metrics_are_written_as_a_spec_takes_them() -> None:
+    rows = re.findall(r"^\| (.*?) \| (.*) \|$", section("Metrics"), re.MULTILINE)[1:]
+    settings = ["\n".join(re.findall(r"`(\w+ = [^`]*)`", told)) for _, told in rows]
+    assert len(settings) == 4
+    assert all(GpuSourceSpec.model_validate(tomllib.loads(text)) for text in settings)
+
+
+def test_every_option_of_the_section_about_metrics_exists(capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("metrics", "doctor", "alerts", "demo"):
+        main([name, "--help"])
+    offered = capsys.readouterr().out
+    lines = [line for line in section("Metrics").splitlines() if line.startswith("paceline ")]
+    assert len(lines) == 7
+    assert [option for line in lines for option in re.findall(r"--[a-z-]+", line) if option not in offered] == []

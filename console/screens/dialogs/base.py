@@ -170,8 +170,9 @@ class Dialog(ModalScreen[Answer | None]):
                 yield Static(beside, classes="fact-beside", markup=False)
 
 
-def reason_box() -> Input:
-    return Input(placeholder="for the journal (optional)", id="reason", compact=True, max_length=200)
+def reason_box(known: str = "") -> Input:
+    """`known`: a reason that is there already, to be sent as it is or changed."""
+    return Input(known[:200], placeholder="for the journal (optional)", id="reason", compact=True, max_length=200)
 
 
 class ConfirmAct(Dialog):

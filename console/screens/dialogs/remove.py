@@ -23,7 +23,7 @@ _MODES = (
 class AskRemoval(ConfirmAct):
     """`deadline_s`: what a drain may take unless said otherwise (None: this act has no deadline); `guard`: what the head's
     guards say against it, empty when nothing. Only then is there something to force. `cordon`: what cordoning would mean, and
-    why it cannot be done; None where there is no node to cordon."""
+    why it cannot be done; None where there is no node to cordon. `reason`: one that is known already."""
 
     def __init__(
         self,
@@ -36,9 +36,10 @@ class AskRemoval(ConfirmAct):
         deadline_s: float | None = None,
         modes: bool = False,
         cordon: Callable[[], tuple[str, str]] | None = None,
+        reason: str = "",
     ) -> None:
         super().__init__(title, facts, yes, danger=danger)
-        self._cordon = cordon
+        self._cordon, self._reason = cordon, reason
         self._guard, self._deadline_s, self._modes = guard, deadline_s, modes
 
     def fields(self) -> ComposeResult:
@@ -53,7 +54,7 @@ class AskRemoval(ConfirmAct):
                 yield Tick("", id="cordon")
         with Horizontal(classes="fact tick-row", id="force-row"):
             yield Tick("", id="force")
-        yield from self.field("reason", reason_box())
+        yield from self.field("reason", reason_box(self._reason))
 
     def on_mount(self) -> None:
         super().on_mount()

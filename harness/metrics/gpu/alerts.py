@@ -68,6 +68,7 @@ class _Round:
     serving: NDArray[np.bool_] | None
     spec: GpuSourceSpec
     window_s: float
+    nodes: NDArray[np.int64]  # number of the node of each place
 
 
 async def find(
@@ -85,7 +86,7 @@ async def find(
     """`profiles`: that answered; `serving`: GPUs of replicas that are READY; `window_s`: what a rule's [1m] becomes for sources
     that have too few samples in a minute. Never raises SourceError: rules that could not be asked for are missing from the
     answer, and `problems` says why."""
-    this = _Round(history, joined, expected_gpus, serving, spec or GpuSourceSpec(), window_s)
+    this = _Round(history, joined, expected_gpus, serving, spec or GpuSourceSpec(), window_s, _nodes(joined.places))
     findings = Findings()
     suiting = [rule for rule in rules if rule.group != _UNASKED and rule.suits(list(profiles))]
     if source.kind == "promql":
@@ -111,7 +112,9 @@ def _compute(rule: Rule, this: _Round, findings: Findings) -> None:
         findings.not_evaluated.setdefault(rule.id, NO_SERVER)
         return
     places = this.fleet.places
-    held = twin(Seen(this.history, _nodes(places), this.expected, this.fleet.matched))
+    held = twin(Seen(this.history, this.nodes, this.expected, this.fleet.matched))
+    if not held.known:
+        return  # what fired before a restart goes on until it can be judged
     found = findings.setdefault(rule.id, [])
     if held.gpus is not None:
         for position in np.flatnonzero(np.isfinite(held.gpus)).tolist():

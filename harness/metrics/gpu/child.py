@@ -28,7 +28,7 @@ from harness.records.layout import RunFolder
 
 VARIABLE: Final = "PACELINE_PROMETHEUS"
 READY_S: Final = 45.0
-STOP_S: Final = 10.0
+STOP_S: Final = 5.0  # less than a head that ends gives its source
 #: Blocks, log and head together; a run of an hour writes some 50 MB.
 MOST_DATA: Final = "1GB"
 _LISTENING = re.compile(r'msg="?Listening on"? address=(\S+)')
@@ -148,9 +148,12 @@ class ChildPrometheus:
             try:
                 await asyncio.wait_for(process.wait(), STOP_S)
             except TimeoutError:
-                with suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)
-                await process.wait()
+                pass
+            finally:  # also for who has no time to wait
+                if process.returncode is None:
+                    with suppress(ProcessLookupError):
+                        os.killpg(process.pid, signal.SIGKILL)
+            await process.wait()
         await asyncio.to_thread(shutil.rmtree, self._folder, ignore_errors=True)
 
     # --- starting ---------------------------------------------------------------------------------------------

@@ -6,7 +6,9 @@ own) and ends it again: what the head uses.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -110,7 +112,10 @@ def why_none(spec: RunSpec, hosts: Sequence[str] = ("?",)) -> str:
 
 
 class Supply:
-    """A run's source with all that it needs, opened and closed together. `source` is None while there is none; see `why`."""
+    """A run's source with all that it needs, opened and closed together. `source` is None while there is none; see `why`.
+
+    What is made here is made in threads: the libraries alone take a third of a second to import, which the loop has not.
+    """
 
     def __init__(self, spec: RunSpec, folder: Path, state: Callable[[], FleetLoad]) -> None:
         self._spec, self._folder, self._state = spec, folder, state
@@ -136,20 +141,19 @@ class Supply:
         prometheus = await self._prometheus(targets)
         if self.source is not None and (prometheus is not None or targets == self._targets):
             return self.source
-        chosen = choose_source(self._spec, hosts, page, prometheus=prometheus)
+        chosen = await asyncio.to_thread(choose_source, self._spec, hosts, page, prometheus=prometheus)
         self._targets = targets
         return await self._replace(chosen)
 
     async def close(self) -> None:
-        await self._replace(None)
         child, exporter = self._child, self._exporter
         self._child = self._exporter = None
-        try:
-            if child is not None:
-                await child.close()
-        finally:
+        async with AsyncExitStack() as last:  # each of them, whatever becomes of the others
             if exporter is not None:
-                await exporter.close()
+                last.push_async_callback(exporter.close)
+            if child is not None:
+                last.push_async_callback(child.close)
+            await self._replace(None)
 
     async def _replace(self, source: MetricsSource | None) -> MetricsSource | None:
         before, self.source = self.source, source
@@ -161,9 +165,7 @@ class Supply:
         if not wants_page(self._spec):
             return None
         if self._exporter is None:
-            from harness.metrics.gpu.simulated import SimulatedExporter
-
-            exporter = SimulatedExporter(self._spec, self._state)
+            exporter = await asyncio.to_thread(_new_exporter, self._spec, self._state)
             await exporter.start()
             self._exporter = exporter
         return self._exporter.url
@@ -175,14 +177,24 @@ class Supply:
         if self._child is not None and self._child.url and not self._child.problem:
             self._child.aim(targets)
             return self._child.url
-        from harness.metrics.gpu.child import ChildPrometheus
-
         if self._child is None:
-            self._child = ChildPrometheus(self._folder, targets, gpu.interval_s, login=gpu)
+            self._child = await asyncio.to_thread(_new_child, self._folder, targets, gpu)
         else:
             self._child.aim(targets)
             await self._replace(None)  # it comes back on another port
         return await self._child.start()
+
+
+def _new_exporter(spec: RunSpec, state: Callable[[], FleetLoad]) -> SimulatedExporter:
+    from harness.metrics.gpu.simulated import SimulatedExporter
+
+    return SimulatedExporter(spec, state)
+
+
+def _new_child(folder: Path, targets: Sequence[str], gpu: GpuSourceSpec) -> ChildPrometheus:
+    from harness.metrics.gpu.child import ChildPrometheus
+
+    return ChildPrometheus(folder, targets, gpu.interval_s, login=gpu)
 
 
 def _profiles(gpu: GpuSourceSpec) -> list[Profile]:

@@ -1,8 +1,9 @@
 """Whose GPU is it: puts series of a source to the GPUs of replicas.
 
-A GPU is found by its UUID, else by (host, PCI address), else by (host, number); an engine's series by slot, by pod, or by its
-host, with the rank of the engine where several replicas share that. Hosts are compared in lower case, in full and by
-their first part, after the spec's own map (metrics.gpu.hosts). What finds no partner is counted on both sides.
+A GPU is found by its UUID, else by (host, PCI address), else by (host, number) where no UUID or PCI address says otherwise; an
+engine's series by slot, by pod, or by its host, with the rank of the engine where several replicas share that. Hosts are
+compared in lower case, in full and by their first part, after the spec's own map (metrics.gpu.hosts). What finds no partner is
+counted on both sides.
 
 Which place a series has is decided once for each key; a round of 512 GPUs x 16 roles is then numpy only (some 2 ms).
 """
@@ -175,7 +176,11 @@ class Joiner:
             firsts = dict.fromkeys(self._first_cell[self.places[cell].slot] for cell in self._on_host(key.host))
             return _Where(tuple(firsts), gpu=False)
         for cells in self._candidates(key):
-            fitting = [cell for cell in cells if self.places[cell].partition in ("", key.partition)]
+            fitting = [
+                cell
+                for cell in cells
+                if self.places[cell].partition in ("", key.partition) and not _contradict(self.places[cell], key)
+            ]
             exact = [cell for cell in fitting if self.places[cell].partition]
             if fitting:
                 return _Where(tuple(exact or fitting), self._part(key.partition))  # several: replicas that share it
@@ -305,6 +310,17 @@ class Joiner:
         if not self._on_host(key.host):
             return f"{what} on {key.host}: that host is not in the fleet (metrics.gpu.hosts can name its node)"
         return f"{what} on {key.host} is no replica's"
+
+
+def _contradict(place: GpuPlace, key: SeriesKey) -> bool:
+    """Both know the UUID (or the PCI address) in the same form, and it differs: where machines number their GPUs in another
+    order than their exporters do, a number alone would bring the values of somebody else's GPU."""
+    ours, theirs = uuid_key(place.uuid), uuid_key(key.uuid)
+    if ours and theirs and len(ours) == len(theirs):
+        return ours != theirs
+    return bool(_PCI.fullmatch(pci_form(place.pci)) and _PCI.fullmatch(pci_form(key.pci))) and (
+        pci_form(place.pci) != pci_form(key.pci)
+    )
 
 
 def _without_series(place: GpuPlace) -> str:

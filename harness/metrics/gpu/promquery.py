@@ -28,6 +28,7 @@ MOST_BYTES: Final = 16 << 20  # of an answer, unpacked: the head's loop decodes 
 MOST_SERIES: Final = 200
 _IN_THREAD_BYTES: Final = 256 << 10
 _PAUSE_S, _LONGEST_PAUSE_S = 2.0, 60.0
+_MOST_DOUBLINGS: Final = 10  # a server may be down for days
 _OWN_TIME: Final = 0.9  # of the time-out, for the server: so that it says itself that it was too slow
 
 T = TypeVar("T")
@@ -51,7 +52,7 @@ class Breaker:
         if not error.passing:
             return
         pause_s = min(_PAUSE_S * 2**self._failures, _LONGEST_PAUSE_S) * random.uniform(0.75, 1.25)
-        self._failures += 1
+        self._failures = min(self._failures + 1, _MOST_DOUBLINGS)
         self._until_s = self._clock() + max(pause_s, min(error.retry_after_s, _LONGEST_PAUSE_S))
         self._last = error
 

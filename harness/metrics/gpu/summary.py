@@ -54,7 +54,8 @@ def _gauge(name: str, rows: pl.DataFrame) -> RoleSummary:
     by_slot = rows.group_by("slot").agg(pl.col("value").mean())
     high_is_bad = name not in ROLES or ROLES[name].high_is_bad
     worst = by_slot.sort("value", "slot", descending=[high_is_bad, False]).head(WORST)
-    return RoleSummary(**_common(name, rows), **ends, worst=list(worst.iter_rows()))
+    alike = ends["min"] == ends["max"]
+    return RoleSummary(**_common(name, rows), **ends, worst=[] if alike else list(worst.iter_rows()))
 
 
 def _count(name: str, rows: pl.DataFrame) -> RoleSummary:

@@ -58,10 +58,14 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """Where a rule holds: values by GPU, NaN elsewhere; or one value of the fleet."""
+    """Where a rule holds: values by GPU, NaN elsewhere; or one value of the fleet.
+
+    `known` is False where nothing is known of what it judges, of no GPU (yet): it then says neither yes nor no.
+    """
 
     gpus: Floats | None = None
     fleet: float = float("nan")
+    known: bool = True
 
 
 Twin = Callable[[Seen], Held]
@@ -86,7 +90,7 @@ def not_evaluated(rules: Iterable[Rule]) -> dict[str, str]:
 
 
 def _where(held: NDArray[np.bool_], values: Floats) -> Held:
-    return Held(np.where(held, values, np.nan))
+    return Held(np.where(held, values, np.nan), known=bool(np.isfinite(values).any()))
 
 
 def _below_fleet(seen: Seen) -> Held:
@@ -149,7 +153,7 @@ def _unhealthy(seen: Seen) -> Held:
 def _new_code(wanted: Callable[[Floats], NDArray[np.bool_]]) -> Twin:
     def twin(seen: Seen) -> Held:
         code, changed = seen.last("error_code"), seen.delta("error_code", _ERRORS_S)
-        return _where((code > 0) & np.isfinite(changed) & (changed != 0) & wanted(code), code)
+        return _where((code > 0) & (changed != 0) & wanted(code), np.where(np.isfinite(changed), code, np.nan))
 
     return twin
 
@@ -168,7 +172,7 @@ def _kv_full(seen: Seen) -> Held:
 def _queue_growth(seen: Seen) -> Held:
     waiting, running = seen.last("waiting"), seen.last("running")
     if not np.isfinite(waiting).any():
-        return Held()
+        return Held(known=False)
     total = float(np.nansum(waiting))
     growing = total > float(np.nansum(seen.mean("waiting", _MINUTE_S)))
     return Held(fleet=total if growing and total > 2 * float(np.nansum(running)) else float("nan"))

@@ -7,7 +7,7 @@ role, so that a role that is not pushed any more grows old instead of standing s
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import numpy as np
@@ -41,6 +41,12 @@ class RoleHistory:
         for rows in self._rows.values():
             while len(rows) > 1 and rows[0][0] < self._now_unix - self._keep_s:
                 rows.popleft()
+
+    def forget(self, places: Sequence[int]) -> None:
+        """Other GPUs are there now: nothing is known of them."""
+        for rows in self._rows.values():
+            for _, column in rows:
+                column[places] = np.nan
 
     def last(self, role: str) -> Column | None:
         rows = self._rows.get(role)
