@@ -23,7 +23,9 @@ _VALUE = re.compile(rf"({_WORD})?")
 _HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?|\[?[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*\]?")
 _LEAST_BYTES = 1 << 20
 #: Folders of the head's and the worker's image, without which neither starts.
-_OF_THE_IMAGE = frozenset(f"/{name}" for name in "bin dev etc home lib lib64 opt proc root run sbin sys usr var".split())
+_OF_THE_IMAGE = (
+    "/bin", "/dev", "/etc", "/home", "/lib", "/lib64", "/opt", "/proc", "/root", "/run", "/sbin", "/sys", "/usr", "/var",
+)  # fmt: skip
 
 
 class TolerationSpec(BaseModel):
@@ -71,8 +73,12 @@ class KubernetesSpec(BaseModel):
     worker_memory: str = "8Gi"
     shm: str = Field("16Gi", description="Size of /dev/shm; the default of 64 MB breaks tensor parallelism")
     grace_s: int = Field(90, ge=1, le=3600, description="From SIGTERM to SIGKILL; also of an eviction")
-    startup_s: int = Field(3600, ge=10, le=604_800, description="How long a worker may take to register before its pod is restarted")
-    max_evictions: int = Field(2, ge=1, le=100_000, description="Workers that the disruption budget lets go at once: minAvailable = N - this")
+    startup_s: int = Field(
+        3600, ge=10, le=604_800, description="How long a worker may take to register before its pod is restarted"
+    )
+    max_evictions: int = Field(
+        2, ge=1, le=100_000, description="Workers that the disruption budget lets go at once: minAvailable = N - this"
+    )
     max_failed: int = Field(8, ge=1, le=100_000, description="Workers that may fail for good before the whole Job is failed")
     head_restarts: int = Field(3, ge=0, le=1000, description="How often a head that died is replaced")
     one_per_node: bool = Field(True, description="Never two workers on a node")
@@ -96,7 +102,9 @@ class KubernetesSpec(BaseModel):
     telemetry_port: int = Field(5556, ge=1, le=65535)
     address: str | None = Field(None, description="Host by which a console reaches the head's ports; None means port-forward")
     start_nodes: int | None = Field(None, ge=1, description="Nodes placed at first, of fleet.nodes; `paceline scale` changes it")
-    keep_record_s: float = Field(600.0, ge=0, le=31_536_000, description="How long an ended head waits for somebody to take its record")
+    keep_record_s: float = Field(
+        600.0, ge=0, le=31_536_000, description="How long an ended head waits for somebody to take its record"
+    )
     clean_up: bool = Field(True, description="Remove the run's objects once it has ended and its record has been taken")
     env: dict[str, str] = Field(default_factory=dict, description="More environment variables of the workers")
 
@@ -126,7 +134,7 @@ class KubernetesSpec(BaseModel):
     @field_validator("namespace")
     @classmethod
     def _is_namespace(cls, value: str) -> str:
-        if not _LABEL.fullmatch(value):
+        if not is_namespace(value):
             raise ValueError(f"{value!r} is not a namespace: lower-case letters, digits and '-', at most 63")
         return value
 
@@ -134,7 +142,9 @@ class KubernetesSpec(BaseModel):
     @classmethod
     def _is_host(cls, value: str | None) -> str | None:
         if value and not _HOST.fullmatch(value):
-            raise ValueError(f"{value!r} is not a host: a name or an IP address alone; the ports are control_port and telemetry_port")
+            raise ValueError(
+                f"{value!r} is not a host: a name or an IP address alone; the ports are control_port and telemetry_port"
+            )
         return value or None
 
     @field_validator("node_selector")
@@ -165,9 +175,7 @@ class KubernetesSpec(BaseModel):
                 raise ValueError(f"{name}: a value without NUL is needed")
         return found
 
-    @field_validator(
-        "pull_secret", "model_claim", "data_claim", "results_claim", "hub_token_secret", "metrics_secret", "queue"
-    )
+    @field_validator("pull_secret", "model_claim", "data_claim", "results_claim", "hub_token_secret", "metrics_secret", "queue")
     @classmethod
     def _is_name(cls, value: str | None) -> str | None:
         if value is not None and not _DNS.fullmatch(value):
@@ -193,6 +201,10 @@ class KubernetesSpec(BaseModel):
     def image(self, which: Literal["head", "worker"]) -> str:
         name = self.head_image if which == "head" else self.worker_image
         return f"{self.registry.rstrip('/')}/{name}" if self.registry else name
+
+
+def is_namespace(text: str) -> bool:
+    return _LABEL.fullmatch(text) is not None
 
 
 def quantity(text: str) -> float:

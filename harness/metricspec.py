@@ -87,3 +87,10 @@ class MetricsSpec(_Table):
     )
     rules: str | None = Field(None, description="Alert rules (Prometheus rule file); None: those that come with paceline")
     gpu: GpuSourceSpec = GpuSourceSpec()
+
+    @field_validator("listen")
+    @classmethod
+    def _has_a_port(cls, value: str | None) -> str | None:
+        if value is not None and value != "off" and int(value.rpartition(":")[2]) > 65_535:
+            raise ValueError(f"{value!r}: a port is at most 65535")
+        return value

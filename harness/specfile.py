@@ -279,7 +279,8 @@ def _out_of_the_pods_reach(spec: RunSpec) -> Iterator[Problem]:
     asked = {"dataset.path": data.path, "dataset.tokenizer": data.tokenizer} if data.kind != "lengths" else {}
     for dotted, path in asked.items():
         if path and not any(Path(path).is_relative_to(mount) for mount in mounts):
-            where = " or ".join(mounts) or f"{kube.data_mount}, once cluster.kubernetes.data_claim names its volume"
+            once = f"{kube.data_mount}, once cluster.kubernetes.data_claim names its volume (paceline-data)"
+            where = " or ".join(mounts) or once
             yield Problem(dotted, f"is not where the head's pod can read it: it must be below {where}", repr(path))
 
 

@@ -10,6 +10,7 @@ from cyclopts import Parameter
 from console import locations
 from console.cli.errors import NOT_VALID, OK, BadInput
 from console.cli.output import note, say, say_json, typed
+from console.cli.remote import check_namespace
 from harness.cluster.local import head_alive, placed_on
 from harness.records.layout import NoSuchRun, RunFolder, find_run
 
@@ -36,6 +37,10 @@ def clean_up(
         if yes:
             raise BadInput("clean-up: --yes needs the RUN whose objects are to be removed")
         return say_remote_runs(namespace, context, as_json=json)
+    if not run:  # "$RUN" of a variable that is not set must not mean any run
+        raise BadInput("clean-up: RUN is empty; name the run whose objects are to be listed or removed")
+    check_namespace(namespace)
+    from harness.cluster.base import ClusterError
     from harness.cluster.kube.access import access
     from harness.cluster.kube.api import once
 
@@ -48,12 +53,16 @@ def clean_up(
         return await things_of(api, instance)
 
     things, denied = once(way, listed, namespace=space)
+    if denied and not things:
+        raise ClusterError(f"it is not known what of {instance} is in namespace {space}: {denied[0]}")
     for why in denied:
         note(f"note: {why}")
     if json and not yes:
         say_json({"run": instance, "namespace": space, "objects": [{"kind": t.kind, "name": t.name} for t in things]})
         return OK
     if not things:
+        if folder is None:
+            _whole_name_needed(run, namespace, ctx)
         say(f"nothing of {instance} is in namespace {space} of {way.server}")
         return OK
     if not yes and not _confirmed(instance, things, folder, f"namespace {space} of {way.server}"):
@@ -85,6 +94,15 @@ def _meant(run: str, namespace: str | None, context: str | None) -> tuple[str, R
         return instance_of(run), None, namespace or KubernetesSpec().namespace, context
     kube = spec_of(folder).cluster.kubernetes
     return instance_of(folder.name), folder, namespace or kube.namespace, context or kube.context
+
+
+def _whole_name_needed(run: str, namespace: str | None, context: str | None) -> None:
+    """Elsewhere a part of a name will do. What removes objects of a run that is not known here wants all of it."""
+    from console.cli.remote import runs_there
+
+    fitting = [there.run for there in runs_there(namespace, context) if run in there.run]
+    if fitting:
+        raise BadInput(f"clean-up: no run on the cluster is named {run!r}; give the whole name of one: {', '.join(fitting[:5])}")
 
 
 def _confirmed(instance: str, things: list[Thing], folder: RunFolder | None, where: str) -> bool:

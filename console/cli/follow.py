@@ -14,6 +14,7 @@ from types import FrameType
 
 from console.cli.progress import ProgressLines
 from console.starting import wait_for_head_to_end
+from harness.cluster.interrupts import deaf
 from harness.cluster.local import head_alive, kill_run, log_of_start, placed_on
 from harness.records.errors import RecordError
 from harness.records.journal import read_journal
@@ -61,7 +62,8 @@ def follow(folder: RunFolder, lines: ProgressLines | None = None) -> bool:
             if not wait_for_head_to_end(folder, within_s):
                 lines.say(f"the head of {folder.name} has not ended {within_s:g} s after its run; see {log_of_start(folder)}")
         except KeyboardInterrupt:
-            kill_run(folder)
+            with deaf():
+                kill_run(folder)
             with contextlib.suppress(RecordError):  # a record that cannot say so is still readable
                 close_run(folder.path, ABORTED, "ABORTED", "ended at once by a second Ctrl-C")
             lines.say("second Ctrl-C: all processes of the run were ended at once; what was measured is in the record")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from console import locations
 from console.cli.errors import HeadDied
 from console.cli.output import note, typed
-from console.cli.remote import dead_links, is_followed, revived
+from console.cli.remote import dead_links, is_followed, revived, unknown_here
 from harness.cluster.base import ClusterError
 from harness.cluster.local import head_alive, placed_on
 from harness.records.errors import RecordError
@@ -35,7 +35,10 @@ def any_run(which: str | None) -> RunFolder:
 def newest_run(which: str | None) -> RunFolder:
     """For following: the run meant; else the newest that is going on; else the newest."""
     if which is not None:
-        folder = _meant(which)
+        try:
+            folder = _meant(which)
+        except NoSuchRun as unknown:
+            folder, _ = unknown_here(which, unknown)
         if not head_alive(folder):
             _try_to_follow(folder)
         return folder

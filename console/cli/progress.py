@@ -109,9 +109,7 @@ _SHORTEN = (
 )  # fmt: skip
 
 
-def progress_line(
-    fleet: FleetSnapshot, width: int | None = None, issued_s: float | None = None, *, brief: bool = False
-) -> str:
+def progress_line(fleet: FleetSnapshot, width: int | None = None, issued_s: float | None = None, *, brief: bool = False) -> str:
     """One line about the whole run; `width` None: as long as it takes. `issued_s`: how long the issuing took, where known.
     `brief`: how many are missing, not why."""
     total = sum(fleet.counts.values())

@@ -3,6 +3,7 @@ were started elsewhere."""
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Literal, TypeVar
@@ -77,28 +78,36 @@ def folder_or_remote(run: str | None, namespace: str | None, context: str | None
             folder = live_run(run)
             return folder, best_role(folder)
         except NoSuchRun as unknown:
-            if run is None or not has_kubeconfig() or any(run in found.name for found in _folders()):
-                raise  # one that is here has ended, or lost its head
-            try:
-                return _take(run, namespace, context)
-            except ClusterError as error:
-                raise NoSuchRun(f"{unknown}; the cluster of the kubeconfig cannot be asked: {error}") from error
+            return unknown_here(run, unknown)
     return _take(run, namespace, context)
+
+
+def unknown_here(run: str | None, unknown: NoSuchRun) -> tuple[RunFolder, Role]:
+    """Looked for on the kubeconfig's cluster, where there is one. Raises NoSuchRun."""
+    if not run or not has_kubeconfig() or any(run in found.name for found in _folders()):
+        raise unknown  # one that is here has ended, or lost its head
+    try:
+        return _take(run, None, None)
+    except ClusterError as error:
+        raise NoSuchRun(f"{unknown}; the cluster of the kubeconfig cannot be asked: {error}") from error
 
 
 def best_role(folder: RunFolder) -> Role:
     return "operator" if (folder.keys / "operator.key").is_file() or placed_on(folder) == "local" else "viewer"
 
 
+def runs_there(namespace: str | None, context: str | None) -> list[RemoteRun]:
+    return _ask(_way(context), _namespace(namespace), _remote_runs)
+
+
 def say_remote_runs(namespace: str | None, context: str | None, *, as_json: bool) -> int:
-    way = _way(context)
-    runs = _ask(way, _namespace(namespace), _remote_runs)
+    runs = runs_there(namespace, context)
     if as_json:
         keys = ("run", "namespace", "head", "nodes", "ready", "created_unix")
         say_json([{key: getattr(run, key) for key in keys} for run in runs])
         return 0
     if not runs:
-        say(f"no runs in namespace {_namespace(namespace)} of {way.server}")
+        say(f"no runs in namespace {_namespace(namespace)} of {_way(context).server}")
         return 0
     rows = [(run.run, run.head, f"{run.ready}/{run.nodes}", when(run.created_unix)) for run in runs]
     say(table(("run", "head", "workers", "started"), rows, right=(2,)))
@@ -126,6 +135,8 @@ def wait_for_clean_up(folder: RunFolder) -> None:
         note(f"{folder.name}: the record is not whole here: {about.why}")
     if about is not None and about.cleaned:
         note(f"{folder.name}: nothing of it is left on the cluster")
+    elif is_followed(folder):
+        note(f"{folder.name}: its link has ended, the run may go on there; `{typed(f'attach {folder.name}')}` follows it again")
     else:
         note(f"{folder.name}: its objects are still on the cluster; `{typed(f'clean-up {folder.name}')}` shows and removes them")
 
@@ -135,13 +146,13 @@ def check_cluster(spec: RunSpec) -> None:
     from harness.cluster.kube.preflight import preflight
 
     checks = preflight(spec)
+    failed = [check for check in checks if check.ok is False]
+    if failed:  # what merely deserves a look waits until these are gone
+        found = "\n".join(f"  {_in_words(check)}" for check in failed)
+        raise BadInput(f"{spec.name} cannot be placed, nothing was made:\n{found}")
     for check in checks:
         if check.ok is None:
             note(f"note  {_in_words(check)}")
-    failed = [check for check in checks if check.ok is False]
-    if failed:
-        found = "\n".join(f"  {_in_words(check)}" for check in failed)
-        raise BadInput(f"{spec.name} cannot be placed, nothing was made:\n{found}")
 
 
 def _in_words(check: Check) -> str:
@@ -166,6 +177,7 @@ def _take(run: str | None, namespace: str | None, context: str | None) -> tuple[
     way, where = _way(context), _namespace(namespace)
     remote = _chosen(run, _ask(way, where, _remote_runs), f"namespace {where} of {way.server}")
     folder = RunFolder(locations.runs() / remote.run)
+    new = not folder.path.exists()
     if head_alive(folder):
         return folder, best_role(folder)
     if remote.head in ("ended", "none"):
@@ -176,7 +188,12 @@ def _take(run: str | None, namespace: str | None, context: str | None) -> tuple[
     if role == "viewer":
         note(f"{remote.run}: only the viewers' keys can be read, so acts are refused")
     note(f"{remote.run}: found in namespace {where} of {way.server}; its record is copied to {folder.path}")
-    start_head(folder)
+    try:
+        start_head(folder)
+    except BaseException:
+        if new:
+            shutil.rmtree(folder.path, ignore_errors=True)
+        raise
     return folder, role
 
 
@@ -209,9 +226,17 @@ def _way(context: str | None) -> Access:
     return access(context)
 
 
+def check_namespace(namespace: str | None) -> None:
+    from harness.kubespec import is_namespace
+
+    if namespace is not None and not is_namespace(namespace):
+        raise BadInput(f"--namespace {namespace!r}: is no namespace: lower-case letters, digits and '-', at most 63")
+
+
 def _namespace(namespace: str | None) -> str:
     from harness.kubespec import KubernetesSpec
 
+    check_namespace(namespace)
     return namespace or KubernetesSpec().namespace
 
 

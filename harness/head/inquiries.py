@@ -126,9 +126,10 @@ class Inquiries:
                 case inquiry.GetPart():
                     self._send(peer, await self._read(partial(part_of, self._head.folder, question)))
                 case inquiry.GetFiles() | inquiry.RecordTaken():
+                    ended = self._complete  # before they are listed: a list of before the last word must not pass for the last
                     files = await self._read(partial(files_of, self._head.folder))
-                    self._send(peer, inquiry.Files(question.request_id, files, ended=self._complete))
-                    if isinstance(question, inquiry.RecordTaken) and self._complete:
+                    self._send(peer, inquiry.Files(question.request_id, files, ended=ended))
+                    if isinstance(question, inquiry.RecordTaken) and ended:
                         self._taken.set()
         except Exception as error:
             log.exception("a question could not be answered")

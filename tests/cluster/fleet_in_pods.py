@@ -48,6 +48,7 @@ def fleet_spec(nodes: int, control: int, telemetry: int, **fleet: Any) -> RunSpe
             "load": {"kind": "explore", "target_qps": 0.1, "duration_s": 0},
             "fleet": {"nodes": nodes, "replicas_per_node": REPLICAS, **fleet},
             "record": {"min_free_gb": 0},
+            "metrics": {"listen": "127.0.0.1:0"},  # pods of the fake share an address
             "cluster": {
                 "kind": "kubernetes",
                 "kubernetes": {"control_port": control, "telemetry_port": telemetry, "grace_s": 5, "keep_record_s": 0, **small},

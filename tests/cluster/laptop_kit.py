@@ -26,6 +26,7 @@ from harness.wire.control import SlotInfo
 #: Pods of the fake are processes of this machine, which has few cores and little memory.
 SMALL = {
     "cluster.kind": "kubernetes",
+    "metrics.listen": "127.0.0.1:0",  # pods of the fake share an address
     "cluster.kubernetes.head_cpu": "1",
     "cluster.kubernetes.head_memory": "1Gi",
     "cluster.kubernetes.worker_cpu": "500m",

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import os
 import signal
+import time
 from pathlib import Path
 
 import pytest
 from cluster_kit import ClusterKit
-from laptop_kit import Laptop, objects_of, on_claim, ready, told
+from laptop_kit import Laptop, laptop_of, objects_of, on_claim, ready, told
 
 from harness.cluster.kube.linkfile import read_link
 from harness.cluster.local import head_alive
@@ -93,3 +94,36 @@ def test_a_link_that_was_killed_before_it_had_copied_anything_is_still_the_start
     assert (link := read_link(folder)) is None or link.started_here
     assert laptop.paceline("stop", folder.name).returncode == 0
     laptop.until(lambda: not objects_of(kit), PATIENCE_S, "nothing left")
+
+
+def test_a_link_that_cannot_write_here_ends_at_once_and_says_why(kit: ClusterKit, laptop: Laptop) -> None:
+    """As on a disk that is full: something of the record is to be written where nothing can be."""
+    laptop.begin(*laptop.run(1))
+    folder = laptop.until_linked()
+    laptop.until(lambda: ready(folder) == 2, PATIENCE_S, "both replicas ready")
+    laptop.until((folder.path / "fleet.json").is_file, PATIENCE_S, "what the fleet is made of is copied")
+    kill_link(laptop)
+    (folder.path / "fleet.json").unlink()
+    (folder.path / "fleet.json" / "in-the-way").mkdir(parents=True)
+    began_s = time.monotonic()
+    late = laptop.paceline("rate", folder.name, "20")
+    assert (late.returncode, "the record cannot be kept here" in late.stderr) == (3, True), late.stderr
+    assert time.monotonic() - began_s < 20
+    assert objects_of(kit)
+    (folder.path / "fleet.json" / "in-the-way").rmdir()
+    (folder.path / "fleet.json").rmdir()
+    assert laptop.paceline("stop", folder.name).returncode == 0
+
+
+def test_a_run_that_is_not_known_here_is_looked_for_on_the_cluster_for_one_screen_too(
+    kit: ClusterKit, laptop: Laptop, tmp_path: Path
+) -> None:
+    laptop.begin(*laptop.run(1))
+    folder = laptop.until_linked()
+    with laptop_of(kit, tmp_path, "elsewhere") as other:
+        seen = other.paceline("attach", folder.name, "--once")
+        assert seen.returncode == 0, seen.stderr
+        assert "found in namespace paceline" in seen.stderr
+        unknown = other.paceline("attach", "nobodys", "--once")
+        assert (unknown.returncode, "no run named 'nobodys'" in unknown.stderr) == (2, True), unknown.stderr
+    assert laptop.paceline("stop", folder.name).returncode == 0

@@ -48,7 +48,7 @@ async def test_every_worker_and_the_head_are_seen_with_node_and_rack(kit: Cluste
         assert (view.budget.allowed, view.budget.desired, view.budget.problem) == (2, 2, "")
         assert view.problem == ""
         assert view.hosts == []
-        assert "ClusterRole of manifests/components/nodes" in view.denied["hosts"]
+        assert "kubectl apply -f manifests/components/nodes/nodes.yaml" in view.denied["hosts"]
         assert set(view.denied) == {"hosts", "cordon"}
 
 

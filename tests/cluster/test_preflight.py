@@ -14,9 +14,10 @@ from fake.server import Fault
 from laptop_kit import objects_of
 
 from harness.cluster.kube.access import Access, access
-from harness.cluster.kube.preflight import preflight, quantity
+from harness.cluster.kube.preflight import preflight
 from harness.doctor import Check
-from harness.spec import RunSpec
+from harness.kubespec import quantity
+from harness.spec import ModelSpec, RunSpec
 
 
 @pytest.fixture
@@ -58,7 +59,7 @@ def test_a_cluster_that_can_carry_the_run_has_no_finding_and_nothing_is_made(kit
 def test_a_namespace_that_is_not_there_is_the_only_finding_of_the_cluster(way: Access) -> None:
     checks = preflight(spec_of(namespace="nowhere"), way)
     assert 'namespace "nowhere": there is no such namespace' in failed(checks, "namespace")
-    assert [check.name for check in checks] == ["cluster", "namespace", "images", "images", "shm"]
+    assert [check.name for check in checks] == ["cluster", "namespace", "images", "images", "engine", "shm"]
 
 
 def test_rights_that_are_missing_are_named(kit: ClusterKit, tmp_path: Path) -> None:
@@ -77,6 +78,17 @@ def test_rights_that_are_missing_are_named(kit: ClusterKit, tmp_path: Path) -> N
 def test_the_example_role_is_enough(kit: ClusterKit, tmp_path: Path) -> None:
     checks = preflight(spec_of(), access(kubeconfig=kit.operator(tmp_path / "op")))
     assert [check for check in checks if check.ok is False] == []
+    assert of(checks, "namespace").ok is True
+
+
+def test_weights_without_a_volume_and_an_image_without_vllm_are_noted(way: Access) -> None:
+    weights = ModelSpec(path="/models/gpt-oss-120b")
+    checks = preflight(spec_of().model_copy(update={"model": weights}), way)
+    assert "built without vLLM" in of(checks, "engine").detail
+    assert "no volume is mounted at /models" in of(checks, "model").detail
+    assert {of(checks, name).ok for name in ("engine", "model")} == {None}
+    given = spec_of(worker_image="example.com/worker-rocm:1", model_claim="paceline-models").model_copy(update={"model": weights})
+    assert not [check for check in preflight(given, way) if check.name in ("engine", "model")]
 
 
 def test_claims_that_are_missing_are_named_with_their_field(kit: ClusterKit, way: Access) -> None:

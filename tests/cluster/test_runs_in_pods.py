@@ -38,6 +38,7 @@ def spec(duration_s: float) -> RunSpec:
     return RunSpec.model_validate(
         {
             "name": "in-pods",
+            "metrics": {"listen": "127.0.0.1:0"},  # pods of the fake share an address
             "dataset": {"samples": 50, "input_tokens": tokens, "output_tokens": tokens},
             "load": {"target_qps": 30, "duration_s": duration_s, "sample_deadline_s": 30, "max_tries": 5},
             "limits": {"ttft_p99_ms": 30_000, "tpot_p99_ms": 10_000},

@@ -219,9 +219,9 @@ def test_a_server_that_is_gone_leaves_the_record_as_it_was(tmp_path: Path) -> No
 
 
 def test_what_512_gpus_cost(tmp_path: Path) -> None:
-    """Ten minutes, a step of 10 s: an eighth of a million samples of the plain roles alone."""
+    """The whole way of every role and GPU: asked for, joined, written."""
     big = Fleet(64, 8)
-    with write_page(amd_page(big)) as page, prometheus(scraping([page.target], interval_s=5.0)) as running:
+    with write_page(amd_page(big)) as page, prometheus(scraping([page.target], interval_s=1.0)) as running:
         running.until_scraped(times=3)
         end = time.time()
         folder = over(tmp_path / "run", end - 600, end, fleet=registered(nodes=64), nodes=64)
@@ -230,7 +230,7 @@ def test_what_512_gpus_cost(tmp_path: Path) -> None:
         cpu_s = time.process_time() - began_s
     assert done.matched == 512
     assert rows(folder).height == done.rows > 512 * 10
-    assert cpu_s < 30, f"{cpu_s:.1f} s for {done.rows} rows"
+    assert cpu_s < 5, f"{cpu_s:.1f} s for {done.rows} rows"
 
 
 # --- fleet.json --------------------------------------------------------------------------------------------------------

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
+from itertools import product
 
 import numpy as np
 import pytest
 from pages import Fleet, amd_page, dcgm_page
-from prometheus_kit import prometheus, scraping, write_page
+from prometheus_kit import Page, PrometheusServer, config_of, job, prometheus, scraping, write_page
 
 from harness.metrics.gpu import profiles
 from harness.metrics.gpu.base import Reading, SeriesKey
@@ -28,29 +30,50 @@ def by_key(reading: Reading, role: str) -> dict[SeriesKey, float]:
     return dict(zip(of_role.keys, of_role.values.tolist(), strict=True))
 
 
-def both(page_of: Callable[[Fleet], str], nodes: int, prefix: str = "") -> tuple[Fleet, Reading, Reading]:
-    """The fleet, and the last readings by PromQL and by scrape, after some rounds in which accumulated metrics grew."""
-    fleet = Fleet(nodes)
-    with write_page(page_of(fleet)) as page, prometheus(scraping([page.target], interval_s=1.0)) as server:
-        common = {"prefix": prefix, "interval_s": 1.0, "timeout_s": 30.0}
-        scrape = ScrapeSource([page.url], spec := GpuSourceSpec.model_validate(common), profiles.load(spec))
-        promql = PromqlSource(spec := GpuSourceSpec.model_validate({**common, "url": server.url}), profiles.load(spec))
+Both = tuple[Fleet, Reading, Reading]  # by PromQL, and by scrape
 
-        async def rounds() -> tuple[Reading, Reading]:
-            for number in range(ROUNDS):
+FLEETS: dict[str, tuple[int, str, Callable[[Fleet], str]]] = {  # nodes, prefix and page
+    "amd": (64, "", amd_page),
+    "amd_prefixed": (13, "amd_", lambda fleet: amd_page(fleet, prefix="amd_")),
+    "dcgm_old": (64, "", lambda fleet: dcgm_page(fleet, host_label="Hostname")),
+    "dcgm_new": (3, "", lambda fleet: dcgm_page(fleet, host_label="hostname")),
+}
+
+
+@pytest.fixture(scope="module")
+def read_both_ways() -> dict[str, Both]:
+    """The last readings of each fleet after some rounds in which accumulated metrics grew; all at once, because most of it is
+    waiting for samples."""
+    with ExitStack() as stack:
+        fleets = {name: Fleet(nodes) for name, (nodes, _, _) in FLEETS.items()}
+        pages = {name: stack.enter_context(write_page(FLEETS[name][2](fleet))) for name, fleet in fleets.items()}
+        jobs = [job(name, [page.target]) for name, page in pages.items()]
+        server = stack.enter_context(prometheus(config_of(jobs, interval_s=1.0)))
+        return asyncio.run(_read(server, fleets, pages))
+
+
+async def _read(server: PrometheusServer, fleets: dict[str, Fleet], pages: dict[str, Page]) -> dict[str, Both]:
+    scrapes, promqls = dict[str, ScrapeSource](), dict[str, PromqlSource]()
+    for name, page in pages.items():
+        common = {"prefix": FLEETS[name][1], "interval_s": 1.0, "timeout_s": 30.0}
+        scrapes[name] = ScrapeSource([page.url], spec := GpuSourceSpec.model_validate(common), profiles.load(spec))
+        own = {**common, "url": server.url, "matchers": f'job="{name}"'}
+        promqls[name] = PromqlSource(spec := GpuSourceSpec.model_validate(own), profiles.load(spec))
+    try:
+        for number in range(ROUNDS):
+            for name, fleet in fleets.items():
                 fleet.advance(1.0)
-                page.text = page_of(fleet)
-                await asyncio.to_thread(server.until_scraped, 1, number + 1, 30.0)
-                scraped = await scrape.read(GPU_ROLES)
-                await asyncio.sleep(1.0)
-            await asyncio.sleep(1.2)
-            asked = await promql.read(GPU_ROLES)
-            scraped = await scrape.read(GPU_ROLES)
-            await scrape.close()
-            await promql.close()
-            return asked, scraped
-
-        return fleet, *asyncio.run(rounds())
+                pages[name].text = FLEETS[name][2](fleet)
+            await asyncio.to_thread(server.until_scraped, len(pages), number + 1, 30.0)
+            await asyncio.gather(*(scrape.read(GPU_ROLES) for scrape in scrapes.values()))
+            await asyncio.sleep(1.0)
+        await asyncio.sleep(1.2)
+        return {
+            name: (fleet, await promqls[name].read(GPU_ROLES), await scrapes[name].read(GPU_ROLES))
+            for name, fleet in fleets.items()
+        }
+    finally:
+        await asyncio.gather(*(source.close() for source in scrapes.values()), *(source.close() for source in promqls.values()))
 
 
 def check_agreement(asked: Reading, scraped: Reading, loose: frozenset[str] = frozenset()) -> set[str]:
@@ -66,9 +89,9 @@ def check_agreement(asked: Reading, scraped: Reading, loose: frozenset[str] = fr
     return set(scraped.roles)
 
 
-@pytest.mark.parametrize(("nodes", "prefix"), [(64, ""), (13, "amd_")])
-def test_agree_on_every_role_of_an_amd_page(nodes: int, prefix: str) -> None:
-    fleet, asked, scraped = both(lambda fleet: amd_page(fleet, prefix=prefix), nodes, prefix)
+@pytest.mark.parametrize("name", ["amd", "amd_prefixed"])
+def test_agree_on_every_role_of_an_amd_page(name: str, read_both_ways: dict[str, Both]) -> None:
+    fleet, asked, scraped = read_both_ways[name]
     roles = check_agreement(asked, scraped)
     assert roles == set(GPU_ROLES) - {"link_down"}
     assert scraped.profiles == ("amd-dme",)
@@ -84,10 +107,10 @@ def test_agree_on_every_role_of_an_amd_page(nodes: int, prefix: str) -> None:
     np.testing.assert_allclose(scraped.roles["throttle_thermal"].values, np.fmax(fleet.hot, 0.5 * fleet.hot[::-1]), atol=1e-3)
 
 
-@pytest.mark.parametrize(("nodes", "host_label"), [(64, "Hostname"), (3, "hostname")])
-def test_agree_on_every_role_of_a_dcgm_page(nodes: int, host_label: str) -> None:
+@pytest.mark.parametrize("name", ["dcgm_old", "dcgm_new"])
+def test_agree_on_every_role_of_a_dcgm_page(name: str, read_both_ways: dict[str, Both]) -> None:
     """Shares of time are per second of two different sets of samples here, so they agree only roughly; see below."""
-    fleet, asked, scraped = both(lambda fleet: dcgm_page(fleet, host_label=host_label), nodes)
+    fleet, asked, scraped = read_both_ways[name]
     roles = check_agreement(asked, scraped, frozenset({"throttle_power", "throttle_thermal"}))
     assert roles == set(GPU_ROLES) - {"health", "link_down"}
     assert {key.host for key in scraped.roles["power"].keys} == {fleet.host(gpu) for gpu in range(fleet.count)}
@@ -95,10 +118,7 @@ def test_agree_on_every_role_of_a_dcgm_page(nodes: int, host_label: str) -> None
     assert scraped.roles["error_code"].values.tolist() == [48.0]
 
 
-@pytest.mark.parametrize(
-    ("function", "ours"), [("rate", growth_a_second), ("avg_over_time", mean_of_window)], ids=["growth", "mean"]
-)
-def test_a_window_is_what_prometheus_computes_from_the_same_samples(function: str, ours: Callable[..., np.ndarray]) -> None:
+def test_a_window_is_what_prometheus_computes_from_the_same_samples() -> None:
     """Growth, a restart from 0, and a counter that began a moment ago."""
     series = {"steady": [100, 110, 121, 133, 140], "restarted": [50, 60, 3, 9, 9], "young": [0, 2, 4, 6, 8]}
     lines = [[f'made_up{{kind="{kind}"}} {values[i]}' for kind, values in series.items()] for i in range(5)]
@@ -107,10 +127,11 @@ def test_a_window_is_what_prometheus_computes_from_the_same_samples(function: st
             page.text = "\n".join(part) + "\n"
             time.sleep(0.9)
         now = time.time()
-        for window_s in (2, 4, 30):
+        functions: dict[str, Callable[..., np.ndarray]] = {"rate": growth_a_second, "avg_over_time": mean_of_window}
+        for (function, ours), window_s in product(functions.items(), (2, 4, 30)):
             raw = server.ask(f"made_up[{window_s + 5}s]", now)
             told = {one["metric"]["kind"]: float(one["value"][1]) for one in server.ask(f"{function}(made_up[{window_s}s])", now)}
             for one in raw:
                 times, values = (np.array(column, float).reshape(-1, 1) for column in zip(*one["values"], strict=True))
                 computed = float(ours(times, values, now - window_s, now)[0])
-                assert computed == pytest.approx(told[one["metric"]["kind"]], rel=1e-3), (one["metric"], window_s)
+                assert computed == pytest.approx(told[one["metric"]["kind"]], rel=1e-3), (function, one["metric"], window_s)

@@ -136,6 +136,21 @@ async def test_one_that_dies_is_told_with_its_signal_and_can_be_started_again(tm
         assert not child.problem
 
 
+async def test_who_has_no_time_to_wait_for_its_end_leaves_none_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    deaf = program(tmp_path / "bin" / "prometheus", "#!/bin/sh\ntrap '' TERM\nwhile :; do sleep 0.1; done\n")
+    monkeypatch.setenv(VARIABLE, str(deaf))
+    child = ChildPrometheus(tmp_path, [], 2.0)
+    starting = asyncio.create_task(child.start())
+    await until(lambda: child.pid and b"/bin/sh" in Path(f"/proc/{child.pid}/cmdline").read_bytes())
+    pid = child.pid
+    await asyncio.sleep(0.5)  # it sets its trap
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(child.close(), 0.3)
+    await until(lambda: not Path(f"/proc/{pid}").exists())
+    starting.cancel()
+    await asyncio.gather(starting, return_exceptions=True)
+
+
 @pytest.mark.usefixtures("real")
 async def test_data_that_it_cannot_open_are_told_in_its_own_words(tmp_path: Path) -> None:
     (tmp_path / "prometheus").mkdir()

@@ -83,6 +83,25 @@ def test_a_terminal_of_120_columns_has_rates_and_ready_replicas_too() -> None:
         assert expected in line
 
 
+def test_of_replicas_that_wait_for_the_same_pod_one_is_named() -> None:
+    missing = [f"node004/gpu{gpu}: pod w-4 is Pending" for gpu in range(8)] + ["node005/gpu0: pod w-5 is Pending"]
+    line = progress_line(fleet(phase="REGISTERING", attempt=0, attempt_state="", missing=missing, missing_total=480))
+    assert line.endswith("missing node004/gpu0: pod w-4 is Pending; node005/gpu0: pod w-5 is Pending and 478 more")
+
+
+def test_why_replicas_are_missing_is_told_again_only_when_it_changes() -> None:
+    now_s, out = [0.0], io.StringIO()
+    lines = ProgressLines(out, lambda: now_s[0])
+    for reason in ("Pending for 6 s", "Pending for 8 s", "ErrImagePull"):
+        missing = [f"node004/gpu0: pod w-4: {reason}"]
+        lines.snapshot(fleet(phase="REGISTERING", attempt=0, attempt_state="", missing=missing, missing_total=1))
+        now_s[0] += 2.0
+    first, second, third = out.getvalue().splitlines()
+    assert first.endswith("missing node004/gpu0: pod w-4: Pending for 6 s")
+    assert second.endswith("1 missing")
+    assert third.endswith("missing node004/gpu0: pod w-4: ErrImagePull")
+
+
 def test_while_it_drains_the_clock_of_the_load_stands_still() -> None:
     now_s, out = [0.0], io.StringIO()
     lines = ProgressLines(out, lambda: now_s[0])

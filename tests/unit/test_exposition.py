@@ -204,3 +204,8 @@ async def test_a_page_that_cannot_be_made_is_a_500(caplog: pytest.LogCaptureFixt
 )
 def test_where_it_listens(listen: str | None, kind: str, address: tuple[str, int] | None) -> None:
     assert listen_address(MetricsSpec(listen=listen), ClusterSpec.model_validate({"kind": kind})) == address
+
+
+def test_a_port_that_cannot_be_is_refused_before_a_run() -> None:
+    with pytest.raises(ValueError, match="at most 65535"):
+        MetricsSpec(listen="127.0.0.1:99999")

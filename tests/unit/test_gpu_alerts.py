@@ -260,6 +260,24 @@ async def test_missing_gpus_are_counted_by_the_join_which_knows_whose_they_are()
     assert "paceline_gpus_expected" not in "".join(server.asked)
 
 
+async def test_a_rule_is_not_judged_while_nothing_is_known_of_what_it_judges() -> None:
+    """After a restart of the head a growth needs two readings; until then what fired goes on."""
+    history, errors = RoleHistory(), np.zeros(4, np.float32)
+    history.push(100.0, {"ecc_uncorrectable": errors, "gpu_util": errors})
+    first = await scraped(history)
+    assert "ecc_uncorrectable" not in first
+    assert "power_cap" not in first
+    assert first["straggler_util"] == []
+    history.push(110.0, {"ecc_uncorrectable": errors})
+    assert (await scraped(history))["ecc_uncorrectable"] == []
+
+
+async def scraped(history: RoleHistory) -> Findings:
+    pages = Server(lambda _: [])
+    pages.kind = "scrape"
+    return await find(pages, load_rules(), history, fleet(), 4, profiles=("amd-dme",))
+
+
 def test_rules_of_ones_own_need_a_server() -> None:
     assert "metrics.gpu.url" in not_evaluated(read_rules(MINE, "mine"))["hot"]
     assert not_evaluated([one for one in load_rules() if one.id == "power_cap"]) == {}

@@ -134,6 +134,25 @@ async def test_a_synthetic_fleet_is_read_from_its_simulated_page(tmp_path: Path)
     assert not (tmp_path / "prometheus").exists()
 
 
+async def test_a_source_that_fails_to_close_keeps_nothing_else_open(tmp_path: Path) -> None:
+    supply = choose.Supply(spec_of(), tmp_path, load)
+    assert await supply.open([]) is not None
+    assert supply._exporter is not None
+    host, _, port = supply._exporter.url.removeprefix("http://").partition("/")[0].partition(":")
+    before = supply.source
+
+    async def fails() -> None:
+        raise RuntimeError("no more")
+
+    supply.source.close = fails  # type: ignore[method-assign,union-attr]
+    with pytest.raises(RuntimeError, match="no more"):
+        await supply.close()
+    with pytest.raises(ConnectionRefusedError):
+        await asyncio.open_connection(host, int(port))
+    del before.close  # type: ignore[union-attr]
+    await before.close()  # type: ignore[union-attr]
+
+
 async def test_new_hosts_bring_a_new_scrape(tmp_path: Path) -> None:
     supply = choose.Supply(spec_of("vllm", targets=TARGETS), tmp_path, load)
     try:

@@ -62,6 +62,17 @@ def test_the_first_part_of_a_name_serves_only_where_it_means_one_machine() -> No
     assert values(joiner.place(reading("power", (SeriesKey(host="gpu-1.west", gpu="0"), 5))))[1] == 5
 
 
+def test_a_number_does_not_count_where_both_uuids_or_addresses_are_known_and_differ() -> None:
+    """Somebody else's GPU of the same node, which its exporter numbers otherwise than the machine does."""
+    joiner = Joiner(fleet(1))
+    others = (SeriesKey("node0", "0", uuid="uuid-9-9"), 7.0), (SeriesKey("node0", "1", pci="0000:77:00.0"), 8.0)
+    joined = joiner.place(reading("power", *others))
+    assert "power" not in joined.columns
+    assert (joined.gpus_unmatched, joined.series_unmatched) == (2, 2)
+    spelled_otherwise = joiner.place(reading("power", (SeriesKey("node0", "0", uuid="another form of a UUID"), 7.0)))
+    assert values(spelled_otherwise)[0] == 7.0
+
+
 def test_a_stranger_is_counted_and_told_with_what_to_do() -> None:
     joined = Joiner(fleet()).place(
         reading("power", (SeriesKey(host="other", gpu="0"), 1), (SeriesKey(host="node0", gpu="7"), 1), (SeriesKey(gpu="3"), 1))

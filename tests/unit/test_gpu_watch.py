@@ -40,6 +40,7 @@ class ASource:
     def __init__(self, hosts: Sequence[str] = ("node000", "node001")) -> None:
         self.keys = [SeriesKey(host, str(gpu)) for host in hosts for gpu in range(2)]
         self.roles: dict[str, list[float]] = {"power": [700.0] * 4, "throttle_power": [0.0] * 4, "gpu_util": [95.0] * 4}
+        self.without = {"health": "not collected by it"}
         self.trouble: SourceError | None = None
         self.problems: tuple[str, ...] = ()
         self.age_s = 0.0
@@ -57,7 +58,7 @@ class ASource:
             for role, values in self.roles.items()
             if role in roles
         }
-        return Reading(now, read, {"health": "not collected by it"}, 5.0, ("amd-dme",), ("partial data",), self.problems)
+        return Reading(now, read, dict(self.without), 5.0, ("amd-dme",), ("partial data",), self.problems)
 
     async def query(
         self,
@@ -247,6 +248,56 @@ async def test_an_alert_that_proposes_an_eviction_taints_the_attempt_and_evicts_
         assert head.roster.by_slot["node000/gpu1"].state == "READY"
 
 
+async def test_an_attempt_that_begins_while_such_an_alert_fires_is_tainted_too(tmp_path: Path) -> None:
+    source = ASource()
+    source.roles["health"] = [1.0, 1.0, 0.0, 1.0]
+    head = AHead(tmp_path, source)
+    head.register()
+    async with watching(head) as until:
+        await until(lambda: head.noted("alert.start"))
+        head.attempt = SimpleNamespace(number=4, record=SimpleNamespace(notes=[]))
+        await until(lambda: head.attempt.record.notes)
+        rounds = len(head.views)
+        await until(lambda: len(head.views) > rounds + 1)
+        assert head.attempt.record.notes == ["node001/gpu0: its exporter calls it unhealthy"], "once"
+
+
+async def test_a_slot_that_comes_back_on_another_gpu_does_not_inherit_counts_and_values(tmp_path: Path) -> None:
+    source = ASource()
+    source.keys = [dataclasses.replace(key, uuid=f"uuid-{number}") for number, key in enumerate(source.keys)]
+    source.roles["ecc_uncorrectable"] = [0.0, 0.0, 0.0, 0.0]
+    head = AHead(tmp_path, source)
+
+    def register(number: int, incarnation: str, uuid: str) -> None:
+        about = {"gpus": str(number % 2), "uuids": uuid}
+        head.roster.register(head.fleet.message(number, incarnation, accelerator=about), b"peer")
+
+    for number in range(4):
+        register(number, "a", f"uuid-{number}")
+    async with watching(head) as until:
+        await until(lambda: len(head.views) > 1)
+        source.keys[3] = dataclasses.replace(source.keys[3], uuid="uuid-9")
+        source.roles["ecc_uncorrectable"][3] = 40.0  # of a longer life
+        del source.roles["power"]
+        register(3, "b", "uuid-9")
+        view = await until(lambda: next((v for v in head.views if math.isnan(column(v, "power")[3])), None))
+        assert column(view, "power")[:3] == [700.0] * 3
+        rounds = len(head.views)
+        await until(lambda: len(head.views) > rounds + 1)
+        assert column(head.views[-1], "ecc_uncorrectable")[3] == 40.0
+        assert head.noted("alert.start") == []
+
+
+async def test_reasons_for_slow_roles_stay_between_the_rounds_that_ask_for_them(tmp_path: Path) -> None:
+    head = AHead(tmp_path, ASource(), slow_interval_s=600)
+    head.register()
+    async with watching(head) as until:
+        await until(lambda: head.views)
+        head.supply.source.without.clear()  # type: ignore[union-attr]
+        await until(lambda: len(head.views) > 1)
+        assert head.views[-1].not_collected == {"health": "not collected by it"}
+
+
 async def test_an_alert_that_another_head_left_firing_goes_on_without_a_new_start_and_ends_when_it_is_over(
     tmp_path: Path,
 ) -> None:
@@ -297,6 +348,14 @@ def test_columns_keep_what_a_round_lacks_until_it_is_too_old() -> None:
     (row,) = columns.rows(112.0)
     assert (row.sampled_unix, row.oldest_unix) == (108.0, 108.0)
     assert columns.rows(200.0) == []
+
+
+def test_roles_that_are_asked_for_less_often_may_be_older() -> None:
+    columns = GpuColumns(1, 90, {"energy": 150})
+    for role in ("energy", "power"):
+        columns.take(role, np.array([1.0], "f4"), np.array([100.0]))
+    assert [row.role for row in columns.rows(220.0)] == ["energy"]
+    assert columns.rows(260.0) == []
 
 
 def test_the_same_sample_again_is_no_news() -> None:

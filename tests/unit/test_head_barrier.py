@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from head_kit import Fleet, a_spec
 
-from harness.head.barrier import BarrierView, look
+from harness.head.barrier import BarrierView, by_reason, look
 from harness.spec import BarrierSpec
 from harness.wire import states
 
@@ -101,7 +101,8 @@ def test_without_a_quorum_the_deadline_ends_the_wait_and_names_the_nodes(fleet: 
     fleet.ready(0, 1, 2)
     late = view(fleet, waited_s=61)
     assert not late.open
-    assert late.gave_up == "3 replicas are missing after 60 s (node001, node002); waive them or set a quorum"
+    next_step = "waive them, set a quorum, or wait longer (fleet.barrier)"
+    assert late.gave_up == f"3 replicas are missing after 60 s (node001, node002); {next_step}"
     assert len(late.missing) == 3
 
 
@@ -157,3 +158,8 @@ def test_with_some_ready_there_is_time_to_waive_or_readmit_the_rest(fleet: Fleet
     for replica in fleet.roster.replicas[1:]:
         replica.given_up = True
     assert not view(fleet).gave_up
+
+
+def test_replicas_that_are_missing_for_the_same_reason_are_one_line() -> None:
+    missing = ["node004/gpu0: pod w-4 is Pending", "node004/gpu1: pod w-4 is Pending", "node005/gpu0: warming"]
+    assert by_reason(missing) == ["node004/gpu0 and 1 more: pod w-4 is Pending", "node005/gpu0: warming"]

@@ -138,8 +138,11 @@ def test_the_head_may_watch_read_logs_and_evict_and_nothing_else() -> None:
 
 
 def test_nodes_are_read_and_cordoned_only_with_the_component() -> None:
-    role = kustomize("overlays/install-amd")["ClusterRole", "paceline-nodes"]
-    assert rights(role) == {("", "nodes", verb) for verb in ("get", "list", "watch", "patch")}
+    installed = kustomize("overlays/install-amd")
+    of_head = ("get", "list", "watch", "patch")
+    assert rights(installed["ClusterRole", "paceline-nodes"]) == {("", "nodes", verb) for verb in of_head}
+    assert rights(installed["ClusterRole", "paceline-nodes-read"]) == {("", "nodes", verb) for verb in ("get", "list")}
+    assert installed["ClusterRoleBinding", "paceline-nodes"]["subjects"][0]["name"] == "paceline-head"
 
 
 def test_nobody_may_delete_pods() -> None:

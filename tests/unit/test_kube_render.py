@@ -180,6 +180,7 @@ def test_ports_of_the_spec_are_those_of_service_and_pod() -> None:
     (None, ["control", "telemetry", "metrics:9464"], ["metrics:9464"]),
     ("0.0.0.0:9999", ["control", "telemetry", "metrics:9999"], ["metrics:9999"]),
     ("off", ["control", "telemetry"], []),
+    ("127.0.0.1:0", ["control", "telemetry"], []),
 ])  # fmt: skip
 def test_the_port_of_our_own_metrics_has_a_name_where_something_listens(listen: str, head: list[str], worker: list[str]) -> None:
     spec = spec_of()

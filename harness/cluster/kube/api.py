@@ -11,8 +11,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Literal, Self, TypeVar
 
-from harness.cluster.kube import names
-from harness.cluster.kube import problems
+from harness.cluster.kube import names, problems
 from harness.cluster.kube.access import Access
 from harness.cluster.kube.connection import Connection, Raw, Raws, lines_of
 from harness.cluster.kube.problems import ApiProblem, Cause
@@ -213,7 +212,9 @@ class Api(Connection):
         found = (await self.request("GET", "/version", what="the server's version")).get("gitVersion")
         if not isinstance(found, str) or not found:
             server = self.access.server
-            raise ApiProblem(0, "NoApiServer", f"{server} is no API server: GET /version has no gitVersion; {problems.CHECK_SERVER}")
+            raise ApiProblem(
+                0, "NoApiServer", f"{server} is no API server: GET /version has no gitVersion; {problems.CHECK_SERVER}"
+            )
         return found
 
     # --- paths -----------------------------------------------------------------------------------------------------

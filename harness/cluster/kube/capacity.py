@@ -25,7 +25,7 @@ async def capacity(api: Api, spec: RunSpec) -> Check:
     except ApiProblem as problem:
         if not problem.forbidden:
             raise
-        fix = "an admin can allow it by the ClusterRole of manifests/components/nodes"
+        fix = "an admin can allow it: kubectl apply -f manifests/components/nodes/nodes.yaml"
         return Check("capacity", None, f"you may not read nodes, so it is not known whether {wanted} can be had", fix)
     held = await _held(api, kube.gpu_resource) if gpus else {}
     why_not: dict[str, int] = {}

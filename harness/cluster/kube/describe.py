@@ -74,8 +74,9 @@ def _container(container: ContainerView, now_unix: float) -> list[str]:
     state = container.state or "not looked at by the kubelet yet"
     reason = f" ({container.reason})" if container.reason else ""
     code = f", {words.exit_words(container.exit_code)}" if container.exit_code is not None else ""
-    at_unix = container.finished_unix if container.state == "terminated" else container.started_unix
-    at = f" since {_age(at_unix, now_unix)}" if at_unix else ""
+    ended = container.state == "terminated"
+    at_unix = container.finished_unix if ended else container.started_unix
+    at = (f" {_age(at_unix, now_unix)} ago" if ended else f" for {_age(at_unix, now_unix)}") if at_unix else ""
     found = [f"{kind:<12} {container.name}: {state}{reason}{code}{at}, {container.restarts} restarts"]
     if container.message:
         found.append(f"  {_flat(container.message)}")
@@ -95,7 +96,7 @@ def _conditions(conditions: tuple[Condition, ...], now_unix: float) -> list[str]
         is_well = one.status == ("False" if one.type in _GOOD_WHEN_FALSE else "True")
         why = f" {one.reason}" if one.reason else ""
         said = f": {_flat(one.message)}" if one.message and not is_well else ""
-        found.append(f"  {one.type}={one.status} since {_age(one.since_unix, now_unix)}{why}{said}")
+        found.append(f"  {one.type}={one.status} for {_age(one.since_unix, now_unix)}{why}{said}")
     return ["Conditions", *found] if found else []
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import os
+import shutil
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -20,12 +21,15 @@ from harness.cluster.kube import names
 from harness.cluster.kube.access import Access
 from harness.cluster.kube.api import Api, ApiProblem
 from harness.cluster.kube.linkfile import LinkFile, write_link
+from harness.cluster.kube.render import RUN_NAME
 from harness.cluster.kube.views import JobView, reduce_job
 from harness.records.files import write_atomically
 from harness.records.layout import RunFolder
 from harness.spec import RunSpec
+from harness.wire.keys import KeyProblem, load_client_keys
 
 _SUFFIX = "-run"
+Role = Literal["operator", "viewer"]
 _KEY_FILES = ("operator.key", "viewer.key")
 
 
@@ -58,8 +62,8 @@ def _run(raw: dict[str, Any], namespace: str, jobs: dict[tuple[str, str], JobVie
     worker = jobs.get((instance, "worker"))
     run = str(data.get("run") or "")
     return RemoteRun(
-        # Only a name that leads to these very objects is one.
-        run=run if run and names.instance_of(run) == instance else instance,
+        # Only a name that leads to these very objects is one, and none that leads out of the folder of runs.
+        run=run if RUN_NAME.fullmatch(run) and names.instance_of(run) == instance else instance,
         instance=instance,
         namespace=namespace,
         spec_json=str(data.get("spec.json") or ""),
@@ -87,10 +91,10 @@ def _unix(text: str) -> float:
         return 0.0
 
 
-async def keys_of(api: Api, instance: str) -> tuple[Literal["operator", "viewer"], dict[str, bytes]]:
+async def keys_of(api: Api, instance: str) -> tuple[Role, dict[str, bytes]]:
     """The best role that may be had, and its key files. Raises ClusterError."""
     why: ApiProblem | None = None
-    roles: tuple[Literal["operator", "viewer"], ...] = ("operator", "viewer")
+    roles: tuple[Role, ...] = ("operator", "viewer")
     for role in roles:
         name = names.keys_secret(instance, role)
         try:
@@ -114,6 +118,7 @@ def make_local(root: Path, remote: RemoteRun, keys: dict[str, bytes], way: Acces
     """A folder of the run's name with spec and keys, ready for a link. Raises ClusterError, OSError."""
     folder = RunFolder(root / remote.run)
     spec = _spec(remote, way)
+    new = not folder.path.exists()
     folder.path.mkdir(parents=True, exist_ok=True)
     if folder.spec_json.exists() and RunSpec.model_validate_json(folder.spec_json.read_bytes()).name != spec.name:
         raise ClusterError(f"{folder.path} is another run's folder; rename it, or set PACELINE_RUNS to another folder")
@@ -122,6 +127,15 @@ def make_local(root: Path, remote: RemoteRun, keys: dict[str, bytes], way: Acces
     os.chmod(folder.keys, 0o700)
     for name, content in keys.items():
         _write_secret(folder.keys / name, content)
+    role: Role = "operator" if "operator.key" in keys else "viewer"
+    try:
+        load_client_keys(folder.keys, role)
+    except KeyProblem as problem:
+        shutil.rmtree(folder.path if new else folder.keys, ignore_errors=True)
+        raise ClusterError(
+            f"secret {names.keys_secret(remote.instance, role)} of namespace {remote.namespace}: its {role}.key is no key of "
+            f"Paceline; `kubectl describe secret` may tell who has changed it, and {remote.run} can be ended by clean-up only"
+        ) from problem
     write_link(folder, LinkFile(started_here=False))
     return folder
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 from pydantic import ValidationError
 
 from harness.cluster.base import ClusterError
@@ -10,6 +12,7 @@ from harness.cluster.kube.access import access
 from harness.cluster.kube.api import ApiProblem, once
 from harness.cluster.kube.linkfile import LinkFile, read_link, write_link
 from harness.cluster.kube.removal import ask_to_go
+from harness.records.errors import RecordError
 from harness.records.layout import RunFolder
 from harness.spec import RunSpec
 
@@ -39,4 +42,5 @@ def remove_at_once(folder: RunFolder) -> None:
             f"{problem}; the run may still go on in namespace {kube.namespace}: `paceline clean-up {folder.name}` removes it"
         ) from problem
     why = "ended at once, before its record was whole"
-    write_link(folder, LinkFile("gone", about is None or about.started_here, why))
+    with contextlib.suppress(RecordError):  # a full disk must not hide why the run was ended
+        write_link(folder, LinkFile("gone", about is None or about.started_here, why))

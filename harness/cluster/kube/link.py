@@ -89,7 +89,8 @@ class Link:
         self._head_failed = False
 
     def run(self) -> int:
-        """Until the run's record is here and its objects are removed, or nothing of it is left. Raises Ended, KeyProblem."""
+        """Until the run's record is here and its objects are removed, or nothing of it is left. Raises Ended, KeyProblem, and
+        ClusterError where not even the way to the head can be written down."""
         keys = _best_keys(self._folder)
         ways = ways_to_head(self._access, self._kube, self._instance)
         log.info("link to %s in namespace %s, process %d", self._instance, self._kube.namespace, os.getpid())
@@ -130,6 +131,8 @@ class Link:
                     self._write(LinkFile("gone", self._about.started_here, gone))
                     return gone
             except (RecordError, OSError) as error:
+                if self._told is None:
+                    raise ClusterError(f"the record cannot be kept here: {error}") from error  # whoever starts a link waits
                 hurry = False
                 self._say_trouble(f"the record cannot be kept here: {error}")
             if not hurry:

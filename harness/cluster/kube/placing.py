@@ -148,8 +148,13 @@ class _Placing:
         interrupted = isinstance(why, asyncio.CancelledError | KeyboardInterrupt)
         cause = "interrupted" if interrupted else "not placed"
         kept = False
-        with contextlib.suppress(ClusterError, OSError):
-            kept = bool(self._made) and not interrupted and await keep_head_log(api, self._folder)
+        try:
+            with contextlib.suppress(ClusterError, OSError):
+                kept = bool(self._made) and not interrupted and await keep_head_log(api, self._folder)
+        finally:  # also when a Ctrl-C breaks that off
+            await self._take_back(api, cause, kept)
+
+    async def _take_back(self, api: Api, cause: str, kept: bool) -> None:
         try:
             with deaf():
                 if not (made := self._made or await self._made_unseen(api)):

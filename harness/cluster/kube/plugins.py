@@ -23,7 +23,7 @@ DEADLINE_S = 60.0
 _BY_HAND = "`kubectl get pods` in a terminal shows what it waits for"
 
 
-class _Bounded(ExecProvider):  # type: ignore[misc]
+class _Bounded(ExecProvider):
     deadline_s = DEADLINE_S
 
     def run(self, previous_response: Any = None) -> Any:
@@ -76,4 +76,4 @@ def _ended_with_us(running: subprocess.Popen[str]) -> Iterator[None]:
 
 def bound() -> None:
     """From now on the package's loader runs plugins by this module."""
-    kube_config.ExecProvider = _Bounded
+    kube_config.ExecProvider = _Bounded  # type: ignore[attr-defined]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from pathlib import Path
 from typing import Any
 
 from harness.cluster.base import ClusterError
@@ -18,7 +19,7 @@ from harness.cluster.kube.features import features_of
 from harness.cluster.kube.kubeconfig import has_kubeconfig
 from harness.cluster.kube.render import Features, notes, render
 from harness.doctor import Check
-from harness.kubespec import quantity
+from harness.kubespec import KubernetesSpec, quantity
 from harness.spec import RunSpec
 from harness.wire.keys import ServerKeys
 
@@ -51,7 +52,7 @@ _SHM_PER_RANK_BYTES = 1 << 30
 
 def preflight(spec: RunSpec, way: Access | None = None) -> list[Check]:
     """Blocking. Never raises for what it finds."""
-    still = [image("head", spec), image("worker", spec), shm(spec)]
+    still = [image("head", spec), image("worker", spec), *engine_in_pods(spec), shm(spec)]
     try:
         way = way or access(spec.cluster.kubernetes.context)
         return [*asyncio.run(_asked(spec, way)), *still]
@@ -236,6 +237,20 @@ def image(which: Any, spec: RunSpec) -> Check:
             "set cluster.kubernetes.registry to where the images were pushed",
         )
     return Check("images", None, f"{name}: without a digest two nodes may run two images", f"{field} = NAME@sha256:…")
+
+
+def engine_in_pods(spec: RunSpec) -> list[Check]:
+    """What a pod of a real engine lacks at its start, and nobody knows before it has been placed."""
+    kube, found = spec.cluster.kubernetes, []
+    if spec.fleet.engine == "vllm" and kube.worker_image == KubernetesSpec().worker_image:
+        what = f'cluster.kubernetes.worker_image "{kube.worker_image}" is the default, which is built without vLLM'
+        found.append(Check("engine", None, what, "build one with --build-arg BASE=…: manifests/images/Containerfile.worker"))
+    path = spec.model.path
+    if path and not kube.model_claim and Path(path).is_relative_to(kube.model_mount):
+        what = f'model.path "{path}": no volume is mounted at {kube.model_mount}, so it has to be in the image'
+        fix = "set cluster.kubernetes.model_claim to the claim with the weights (paceline-models)"
+        found.append(Check("model", None, what, fix))
+    return found
 
 
 def _has_host(name: str) -> bool:

@@ -1,7 +1,8 @@
 """Taking a run off the cluster: what carries its labels, and nothing else.
 
 Its ConfigMap owns the rest, so one deletion in the foreground is all it takes; the pods end within their grace. Objects of
-a run that was applied by hand have no owner and are removed one by one.
+a run that was applied by hand, and pods that have lost their Job, have no owner and are removed one by one. What belongs to
+something that is not of the run is left alone, whatever its labels say.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ class Thing(NamedTuple):
     kind: str
     name: str
     uid: str
-    owned: bool
+    owner: str  # in words, empty: none
+    foreign: bool  # the owner is of a kind that no run has
     going: bool
 
     def __str__(self) -> str:
@@ -64,11 +66,14 @@ async def remove(api: Api, instance: str, *, say: Say, within_s: float) -> bool:
     await ask_to_go(api, instance)
     until_s, told_s = time.monotonic() + within_s, -_TELL_EVERY_S
     while True:
-        left, _ = await things_of(api, instance)
-        strays = [thing for thing in left if not thing.going and not thing.owned and thing.kind != "Pod"]
-        for thing in strays:
-            await _delete(api, thing)
+        found, _ = await things_of(api, instance)
+        left = [thing for thing in found if not thing.foreign]
+        for thing in left:
+            if not thing.going and not thing.owner:
+                await _delete(api, thing)
         if not left:
+            for thing in found:
+                say(f"left alone: {thing}, which has the labels of {instance} but belongs to {thing.owner}")
             say(f"nothing of {instance} is left in namespace {api.namespace}")
             return True
         now_s = time.monotonic()
@@ -82,8 +87,20 @@ async def remove(api: Api, instance: str, *, say: Say, within_s: float) -> bool:
 
 
 async def ask_to_go(api: Api, instance: str, uid: str = "") -> bool:
-    """One request: Kubernetes removes the ConfigMap's own before it. False: there is no such ConfigMap."""
-    return await _delete(api, Thing("ConfigMap", names.config_map(instance), uid, False, False))
+    """Kubernetes removes the ConfigMap's own before it. False: the run has no ConfigMap. Without `uid` it is looked at first:
+    another's may have that name."""
+    name = names.config_map(instance)
+    if not uid:
+        try:
+            found = (await api.get("ConfigMap", name))["metadata"]
+        except ApiProblem as problem:
+            if problem.not_found:
+                return False
+            raise
+        if not names.labels(instance).items() <= (found.get("labels") or {}).items():
+            return False
+        uid = str(found["uid"])
+    return await _delete(api, Thing("ConfigMap", name, uid, "", False, False))
 
 
 def in_words(things: Sequence[Thing]) -> str:
@@ -119,5 +136,7 @@ async def _has_job_sets(api: Api) -> bool:
 
 def _thing(kind: str, raw: dict[str, Any]) -> Thing:
     meta = raw.get("metadata") or {}
-    owned, going = bool(meta.get("ownerReferences")), bool(meta.get("deletionTimestamp"))
-    return Thing(kind, str(meta.get("name")), str(meta.get("uid") or ""), owned, going)
+    owners = meta.get("ownerReferences") or []
+    owner = f"{owners[0].get('kind')} {owners[0].get('name')}" if owners else ""
+    foreign = bool(owners) and not any(one.get("kind") in (*KINDS, "JobSet") for one in owners)
+    return Thing(kind, str(meta.get("name")), str(meta.get("uid") or ""), owner, foreign, bool(meta.get("deletionTimestamp")))

@@ -23,12 +23,12 @@ from harness.spec import RunSpec
 from harness.wire.keys import ServerKeys
 
 __all__ = [
-    "QUEUE_LABEL", "Features", "Object", "as_yaml", "available", "child_job", "key_secrets", "manifests_folder", "notes",
-    "owned_by", "render", "replicas_patch",
+    "QUEUE_LABEL", "RUN_NAME", "Features", "Object", "as_yaml", "available", "child_job", "key_secrets", "manifests_folder",
+    "notes", "owned_by", "render", "replicas_patch",
 ]  # fmt: skip
 
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
-_RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _SERVICE = re.compile(r"[a-z]([a-z0-9-]*[a-z0-9])?")  # an RFC 1035 label: unlike other names it begins with a letter
 
 
@@ -140,7 +140,7 @@ def _first_nodes(spec: RunSpec) -> int:
 def _instance(spec: RunSpec, run: str) -> str:
     if spec.cluster.kind != "kubernetes":
         raise ClusterError(f'cluster.kind "{spec.cluster.kind}": has no Kubernetes objects; use cluster.kind = kubernetes')
-    if not _RUN.fullmatch(run):
+    if not RUN_NAME.fullmatch(run):
         raise ClusterError(f'run "{run}": cannot name a run; use letters, digits, ".", "_" and "-", first a letter')
     instance = names.instance_of(run)
     if not _SERVICE.fullmatch(instance):

@@ -86,9 +86,9 @@ def _common(template: Object, spec: RunSpec, instance: str, component: names.Com
 
 
 def _set_metrics_port(container: Object, spec: RunSpec) -> None:
-    """Named, so that a PodMonitor finds it; not there where nothing listens."""
+    """Named, so that a PodMonitor finds it; not there where nothing listens, or on a free port that nobody knows before."""
     address = listen_address(spec.metrics, spec.cluster)
-    if address is not None:
+    if address is not None and address[1]:
         _named(container["ports"], "metrics")["containerPort"] = address[1]
         return
     container["ports"] = [port for port in container["ports"] if port["name"] != "metrics"]

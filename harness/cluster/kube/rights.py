@@ -66,7 +66,7 @@ class Rights:
         if right.whole_cluster:
             return (
                 f"the head may not {right.verb} {right.resource}, which are the whole cluster's; "
-                "an admin can allow it by the ClusterRole of manifests/components/nodes"
+                "an admin can allow it: kubectl apply -f manifests/components/nodes/nodes.yaml"
             )
         return (
             f"the head may not {right.verb} {right.resource} in namespace {self._api.namespace}; "

@@ -11,7 +11,7 @@ from typing import Any
 
 from harness.cluster.base import ClusterError
 from harness.cluster.kube import names
-from harness.cluster.kube.api import Api
+from harness.cluster.kube.api import Api, ApiProblem
 from harness.cluster.kube.jobsets import job_set_of
 from harness.cluster.kube.removal import Say
 from harness.cluster.kube.render import owned_by, render, replicas_patch
@@ -42,19 +42,38 @@ async def resize(api: Api, spec: RunSpec, instance: str, nodes: int) -> None:
     where there is none."""
     patches = replicas_patch(nodes, spec)
     job = await worker_job(api, instance)
-    budget = names.job(instance, "worker")
     if nodes < job.parallelism:  # a budget that still counts on the pods that go would allow nothing
-        await api.patch("PodDisruptionBudget", budget, patches["PodDisruptionBudget"])
+        await _set_budget(api, spec, instance, patches["PodDisruptionBudget"])
         await api.patch("Job", job.name, patches["Job"])
     else:
         await api.patch("Job", job.name, patches["Job"])
-        await api.patch("PodDisruptionBudget", budget, patches["PodDisruptionBudget"])
+        await _set_budget(api, spec, instance, patches["PodDisruptionBudget"])
+
+
+async def _set_budget(api: Api, spec: RunSpec, instance: str, patch: dict[str, Any]) -> None:
+    """One that somebody has deleted is made anew: without it nothing holds evictions back."""
+    try:
+        await api.patch("PodDisruptionBudget", names.job(instance, "worker"), patch)
+    except ApiProblem as problem:
+        if not problem.not_found:
+            raise
+        config = await api.get("ConfigMap", names.config_map(instance))
+        objects = owned_by(render(spec, str(config["data"]["run"])), str(config["metadata"]["uid"]))
+        budget = next(t for t in objects if t["kind"] == "PodDisruptionBudget" and _component(t) == "worker")
+        await api.apply(budget | {"spec": budget["spec"] | patch["spec"]})
 
 
 async def new_head(api: Api, spec: RunSpec, run: str, *, say: Say) -> None:
     """The head's Job made anew; the workers and all else stay. Raises ClusterError, also where a head runs or has ended."""
     instance = names.instance_of(run)
-    config = await api.get("ConfigMap", names.config_map(instance))
+    try:
+        config = await api.get("ConfigMap", names.config_map(instance))
+    except ApiProblem as problem:
+        if not problem.not_found:
+            raise
+        raise ClusterError(
+            f"{run} is no longer in namespace {api.namespace}: there are no workers for a new head; start the run anew"
+        ) from problem
     job = await job_of(api, instance, "head")
     if await job_set_of(api, instance) is not None:
         raise ClusterError(_why_no_head_of_a_set(run, instance, job))
@@ -105,4 +124,8 @@ async def _until_gone(api: Api, instance: str, say: Say) -> None:
 
 def _head_job(spec: RunSpec, run: str, config_uid: str) -> dict[str, Any]:
     objects = owned_by(render(spec, run), config_uid)
-    return next(t for t in objects if t["kind"] == "Job" and t["metadata"]["labels"].get(names.COMPONENT) == "head")
+    return next(t for t in objects if t["kind"] == "Job" and _component(t) == "head")
+
+
+def _component(thing: dict[str, Any]) -> str:
+    return str(thing["metadata"]["labels"].get(names.COMPONENT, ""))

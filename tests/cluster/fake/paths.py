@@ -21,7 +21,10 @@ class Target:
 
     def ask(self) -> Ask:
         about = self.about
-        return Ask(self.verb, about.group, about.plural, self.subresource, self.ns or "", self.name or "")
+        named = self.name or ""
+        # A namespace that is named counts as in itself, so that a Role in it can allow to read it.
+        where = named if about.plural == "namespaces" and not about.group else self.ns or ""
+        return Ask(self.verb, about.group, about.plural, self.subresource, where, named)
 
 
 def target_of(kinds: Registry, method: str, path: str, *, watch: bool) -> Target | None:
