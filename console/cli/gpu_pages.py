@@ -10,7 +10,7 @@ from console.cli.page import Column, Page
 from console.store.gpus import COLUMN_OF
 from console.store.tables import Row, Tables
 from console.widgets import fmt
-from console.widgets.gpus import written
+from console.widgets.gpu_figures import written
 from harness.metrics.gpu.roles import ROLES
 
 _STATES: Final = {"down": "DOWN", "stale": "STALE"}  # in capitals: read without colour

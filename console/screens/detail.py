@@ -29,7 +29,8 @@ from console.widgets.band import Band, BandChart, band_of
 from console.widgets.chart import BrailleChart
 from console.widgets.clock import EVERYTHING, Due
 from console.widgets.footer import KeyFooter
-from console.widgets.gpus import GpuPane, written
+from console.widgets.gpu_figures import written
+from console.widgets.gpus import GpuPane
 from console.widgets.header import HeaderLine
 from console.widgets.logview import LogPane
 from console.widgets.paint import GLYPHS, Painted

@@ -15,7 +15,7 @@ from console.store.columns import NUMBERS, TEXTS
 from console.store.fleet import FleetStore
 from console.store.gpus import COLUMN_OF, ROLE_OF
 from console.store.nodes import GPU_COLUMNS
-from console.widgets import fmt, gpus
+from console.widgets import fmt, gpu_figures
 from harness.metrics.gpu.roles import ROLES
 
 _ALIKE: Final = ("engine", "args")
@@ -88,7 +88,7 @@ _NODE_DROPS: Final = ("run", "oldest", "inflight", "tpot", "dmed", "wait", "miss
 
 def _of_gpus(name: str, width: int) -> Column:
     role = ROLES[ROLE_OF[name]]
-    return Column(name, gpus.heading(role), max(width, len(gpus.heading(role)) + 2), write=gpus.writer(name))
+    return Column(name, gpu_figures.heading(role), max(width, len(gpu_figures.heading(role)) + 2), write=gpu_figures.writer(name))
 
 
 _THROTTLE: Final = Column("throttle", "THROTTLE", 10, write=fmt.percent)

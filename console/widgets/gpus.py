@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Callable
 from typing import Final
 
 from rich.style import Style
 from textual.strip import Strip
 
 from console.store.fleet import FleetStore
-from console.store.gpus import COLUMN_OF, ROLE_OF
+from console.store.gpus import COLUMN_OF
 from console.widgets import fmt
+from console.widgets.gpu_figures import heading, written
 from console.widgets.paint import Paint, Painted, Run, strip_of
-from harness.metrics.gpu.roles import ROLES, Role
+from harness.metrics.gpu.roles import ROLES
 from harness.wire.gpus import AlertRow
 
 #: Columns of the pane, least needed last.
@@ -26,37 +26,7 @@ _EXPECTED: Final = _PANE[:8]  # said to be missing when they are
 _WIDTH: Final = 8
 _LABEL: Final = 5
 _KINDS: Final = {"promql": "prom", "scrape": "scrape", "simulated": "simulated"}
-_HEADINGS: Final = {"junction_temp": "TEMP", "throttle_power": "THR.PWR", "throttle_thermal": "THR.TMP", "hbm_used": "MEMORY"}
 SEVERITY_GLYPHS: Final = {"info": "·", "warn": "▲", "crit": "◆"}
-
-
-def written(value: float, role: Role) -> str:
-    """As short as it goes: columns are seven wide."""
-    if math.isnan(value):
-        return fmt.UNKNOWN
-    if role.unit == "percent":
-        return f"{value:.0f}%"
-    if role.unit == "share":
-        return fmt.percent(value)
-    if role.unit == "watt":
-        return f"{value:,.0f} W" if value < 10_000 else f"{value / 1000:.1f} kW"
-    if role.unit == "celsius":
-        return f"{value:.0f}°C"
-    if role.unit == "byte":
-        return fmt.size(value)
-    if role.unit == "joule":
-        return f"{value / 1e6:,.1f} MJ" if value < 1e9 else f"{value / 1e6:,.0f}MJ"
-    return fmt.count(value) if abs(value) < 1e6 else fmt.big(value)
-
-
-def writer(column: str) -> Callable[[float], str]:
-    """For a column of a table."""
-    role = ROLES[ROLE_OF[column]]
-    return lambda value: written(value, role)
-
-
-def heading(role: Role) -> str:
-    return _HEADINGS.get(role.name, COLUMN_OF[role.name].upper())
 
 
 def every(seconds: float) -> str:

@@ -53,7 +53,7 @@ def _alert_of(entry: JournalEntry) -> AlertRow:
         severity=str(entry.data.get("severity", "warn")),
         since_unix=entry.unix,
         value=float(value) if isinstance(value, int | float) else float("nan"),
-        text=entry.why,
+        text=entry.why.removesuffix(f"; evict it: paceline evict {entry.subject}"),  # which is told again with it
         cause=str(entry.data.get("cause", "")),
         act=str(entry.data.get("act", "")),
     )

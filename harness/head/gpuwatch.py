@@ -36,6 +36,7 @@ from harness.wire.gpus import AlertRow, GpuView
 
 _LEVELS = {"info": "info", "warn": "warn", "crit": "error"}
 _EXAMPLES = 6
+_OF_ENGINES = {"vllm", "sglang", "paceline"}  # profiles without a GPU
 _CLOSING_S = 8.0
 _MOST_SERIES = 1000
 
@@ -203,7 +204,7 @@ class GpuWatch:
             self._rules,
             self._history,
             joined,
-            len(replicas) * self._head.spec.fleet.layout.devices,  # on CPUs: none
+            self._gpus_expected(reading),
             profiles=reading.profiles,
             serving=np.repeat([replica.state == states.READY for replica in replicas], self.devices),
             spec=self._spec,
@@ -227,6 +228,11 @@ class GpuWatch:
             if row.act == "evict" and serves and known not in self._tainted:
                 self._tainted.add(known)
                 attempt.record.notes.append(f"{row.subject}: {row.text}")
+
+    def _gpus_expected(self, reading: Reading) -> int:
+        """None on CPUs, and none of a source that has engines' pages only: it cannot miss what it was never to have."""
+        engines_only = reading.profiles and set(reading.profiles) <= _OF_ENGINES
+        return 0 if engines_only else len(self._head.roster.replicas) * self._head.spec.fleet.layout.devices
 
     def _note(self, change: Change, because: str = "") -> None:
         row = change.row

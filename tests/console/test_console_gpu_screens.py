@@ -22,7 +22,8 @@ from console.store.fleet import FleetStore
 from console.store.merge import Timeline, sentence
 from console.widgets.fleet_columns import choosable
 from console.widgets.fleet_table import FleetTable
-from console.widgets.gpus import GpuPane, source_cell, written
+from console.widgets.gpu_figures import written
+from console.widgets.gpus import GpuPane, source_cell
 from console.widgets.header import HeaderLine, PhaseStrip
 from console.widgets.heatmap import HeatMap
 from console.widgets.sla import StragglerPane

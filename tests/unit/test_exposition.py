@@ -104,7 +104,7 @@ def test_openmetrics_is_served_where_it_is_accepted() -> None:
     head.look()
     body, kind = head.metrics.render(OPEN)
     assert kind.startswith("application/openmetrics-text")
-    families = {family.name: family for family in open_metrics(body.decode())}
+    families = {family.name: family for family in open_metrics(body.decode())}  # type: ignore[no-untyped-call]
     assert families["paceline_tokens_generated"].type == "counter"
     assert len(families["paceline_replica_state"].samples) == 4
 

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from head_kit import Fleet, a_spec
 
+from harness.head.before import Before
 from harness.head.gpucolumns import GpuColumns, recorded
 from harness.head.gpuwatch import GpuWatch
 from harness.head.journal import Journal
@@ -40,6 +41,7 @@ class ASource:
     def __init__(self, hosts: Sequence[str] = ("node000", "node001")) -> None:
         self.keys = [SeriesKey(host, str(gpu)) for host in hosts for gpu in range(2)]
         self.roles: dict[str, list[float]] = {"power": [700.0] * 4, "throttle_power": [0.0] * 4, "gpu_util": [95.0] * 4}
+        self.profiles: tuple[str, ...] = ("amd-dme",)
         self.without = {"health": "not collected by it"}
         self.trouble: SourceError | None = None
         self.problems: tuple[str, ...] = ()
@@ -58,7 +60,7 @@ class ASource:
             for role, values in self.roles.items()
             if role in roles
         }
-        return Reading(now, read, dict(self.without), 5.0, ("amd-dme",), ("partial data",), self.problems)
+        return Reading(now, read, dict(self.without), 5.0, self.profiles, ("partial data",), self.problems)
 
     async def query(
         self,
@@ -243,6 +245,8 @@ async def test_an_alert_that_proposes_an_eviction_taints_the_attempt_and_evicts_
         (entry,) = await until(lambda: head.noted("alert.start"))
         assert (entry.subject, entry.level, entry.data["act"]) == ("node000/gpu1", "error", "evict")
         assert entry.why.endswith("evict it: paceline evict node000/gpu1")
+        (left,) = Before.of(head.folder).fired.values()
+        assert (left.subject, left.text) == ("node000/gpu1", "2 new uncorrectable memory errors in 10 minutes")
         (note,) = head.attempt.record.notes
         assert note.startswith("node000/gpu1: ")
         assert head.roster.by_slot["node000/gpu1"].state == "READY"
@@ -310,6 +314,20 @@ async def test_an_alert_that_another_head_left_firing_goes_on_without_a_new_star
         assert head.noted("alert.start") == []
 
 
+async def test_of_a_source_of_engines_alone_no_gpu_is_missed(tmp_path: Path) -> None:
+    source = ASource()
+    source.roles, source.profiles = {"kv_use": [0.1] * 4}, ("vllm",)
+    head = AHead(tmp_path, source)
+    head.register()
+    head.gpus._book._by_id["gpus_missing"] = _at_once(next(rule for rule in head.gpus._rules if rule.id == "gpus_missing"))
+    async with watching(head) as until:
+        await until(lambda: source.rounds >= 3)
+        assert head.noted("alert.start") == []
+        source.profiles = ("amd-dme", "vllm")
+        (entry,) = await until(lambda: head.noted("alert.start"))
+        assert (entry.data["rule"], entry.subject) == ("gpus_missing", "fleet")
+
+
 async def test_every_sample_is_recorded_once(tmp_path: Path) -> None:
     source = ASource()
     source.roles = {"power": [700.0, 710.0, math.nan, 730.0]}
@@ -366,6 +384,8 @@ def test_the_same_sample_again_is_no_news() -> None:
     assert math.isnan(again["power"][0][0])
     assert again["power"][0][1] == 5.0
     assert recorded(before, {"power": (np.array([1.0, 5.0], "f4"), np.array([100.0, 105.0]))})[0] == {}
+    estimated_anew = {"power": (np.array([1.0, 5.0], "f4"), np.array([100.2, 104.9]))}  # by a clock that is not ours
+    assert recorded(before, estimated_anew)[0] == {}
 
 
 @pytest.mark.parametrize("text", ["[metrics]\nx = 1", "groups: 3", "groups: [{name: a, rules: [{alert: A}]}]"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -19,12 +20,24 @@ from harness.driver.watch import look
 from harness.head.attempt import Attempt
 from harness.head.inquiries import Inquiries
 from harness.head.live import Live
+from harness.head.recordserver import files_of
 from harness.records.layout import RunFolder
 from harness.wire import attempt as down
 from harness.wire import control
 from harness.wire.attempt import SAMPLE_DTYPE
 from harness.wire.frames import encode
-from harness.wire.inquiry import GetLogs, GetReplica, GetSla, LogLines, Question, ReplicaDetail, SlaDetail
+from harness.wire.inquiry import (
+    FileInfo,
+    Files,
+    GetFiles,
+    GetLogs,
+    GetReplica,
+    GetSla,
+    LogLines,
+    Question,
+    ReplicaDetail,
+    SlaDetail,
+)
 
 N = 6
 A = TypeVar("A")
@@ -254,3 +267,35 @@ async def test_more_questions_than_can_be_answered_at_once_are_told_so(desk: Des
     answers = [(await asyncio.wait_for(desk.sent.get(), 5))[1] for _ in range(20)]
     busy = [answer.request_id for answer in answers if "other questions" in answer.problem]
     assert busy == ["q16", "q17", "q18", "q19"]
+
+
+# --- the record for a copy -----------------------------------------------------------------------------------
+
+
+async def test_a_list_of_files_made_before_the_last_word_is_not_the_last_list(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Listing a large record on a slow volume takes longer than the head's last steps do."""
+    listed, written = threading.Event(), threading.Event()
+
+    def slow(folder: RunFolder) -> list[FileInfo]:
+        found = files_of(folder)
+        listed.set()
+        assert written.wait(10)
+        return found
+
+    monkeypatch.setattr("harness.head.inquiries.files_of", slow)
+    desk.folder.journal.write_text("first\n")
+    desk.inquiries.ask(b"console", GetFiles("q1"))
+    assert await asyncio.to_thread(listed.wait, 10)
+    desk.folder.journal.write_text("first\nlast\n")
+    waiting = asyncio.create_task(desk.inquiries.until_record_taken(60.0, lambda: None))
+    await asyncio.sleep(0)
+    written.set()
+    _, early = await asyncio.wait_for(desk.sent.get(), 5)
+    assert [about.size for about in early.files] == [6]
+    assert not early.ended
+    late = await desk.ask(GetFiles("q2"), Files)
+    assert ([about.size for about in late.files], late.ended) == ([11], True)
+    desk.inquiries.leave_record()
+    await asyncio.wait_for(waiting, 5)

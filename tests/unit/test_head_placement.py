@@ -175,13 +175,13 @@ async def test_a_dead_replicas_pod_can_be_evicted_too(desk: Desk) -> None:
 async def test_scaling_down_drains_the_highest_nodes_and_up_takes_them_back(desk: Desk) -> None:
     answer = desk.ask("scale", nodes=2)
     assert answer.ok, answer.message
-    assert answer.message == "2 of 3 nodes are wanted; node002 drain"
+    assert answer.message == "2 of 3 nodes are wanted; node002 drains"
     assert desk.cluster.wanted == 2
     assert desk.fleet.states()[4:] == ["DRAINING", "DRAINING"]
     assert desk.fleet[4].waived
     desk.drained(4, 5)
     answer = desk.ask("scale", nodes=3)
-    assert answer.message == "3 of 3 nodes are wanted; node002 are waited for again"
+    assert answer.message == "3 of 3 nodes are wanted; node002 is waited for again"
     assert set(desk.fleet.states()) == {"READY"}
     assert not desk.fleet[4].waived
 

@@ -350,7 +350,9 @@ def test_an_address_from_outside_opens_the_two_ports_of_consoles_and_no_other() 
             "hub_token_secret": st.sampled_from([None, "hub"]),
             "tolerations": st.just(({"key": "a"}, {"operator": "Exists", "toleration_s": 0, "effect": "NoExecute"})),
             "avoid_nodes": st.lists(st.sampled_from(["a", "b"]), max_size=2).map(tuple),
-            "env": st.dictionaries(st.sampled_from(["A", "HF_TOKEN"]), st.text(max_size=3)),
+            "env": st.dictionaries(
+                st.sampled_from(["A", "HF_TOKEN"]), st.text(st.characters(exclude_characters="\0"), max_size=3)
+            ),
             "address": st.sampled_from([None, "x"]),
         },
     ),

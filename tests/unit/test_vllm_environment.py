@@ -28,7 +28,7 @@ def build(*arguments: str, **environment: str) -> subprocess.CompletedProcess[st
 
 def pins(name: str) -> dict[str, str]:
     lines = (ROOT / name).read_text(encoding="utf-8").splitlines()
-    found = [re.fullmatch(r"([a-z0-9.-]+)==([A-Za-z0-9.+]+)", line) for line in lines if line and not line.startswith("#")]
+    found = [re.fullmatch(r"([a-z0-9.-]+)==([A-Za-z0-9.+!]+)", line) for line in lines if line and not line.startswith("#")]
     assert all(found), "exact versions alone: no addresses, no files of this machine"
     return {pin[1]: pin[2] for pin in found if pin}
 
