@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Literal, TypeVar
 
 from console import locations
-from console.cli.errors import BadInput
+from console.cli.errors import BadInput, HeadDied
 from console.cli.output import note, say, say_json, table, typed, when
 from harness.cluster.base import ClusterError
 from harness.cluster.kube.kubeconfig import has_kubeconfig
@@ -62,10 +62,8 @@ def revived(folder: RunFolder) -> bool:
     """The link of a run on a cluster ends with this machine, the run does not: start another one. False: not such a run."""
     if not is_followed(folder):
         return False
-    from console.starting import start_head
-
     note(f"{folder.name}: the link to its cluster had ended and is started again")
-    start_head(folder)
+    _start_link(folder)
     return True
 
 
@@ -171,7 +169,6 @@ def new_remote_head(folder: RunFolder) -> None:
 
 
 def _take(run: str | None, namespace: str | None, context: str | None) -> tuple[RunFolder, Role]:
-    from console.starting import start_head
     from harness.cluster.kube.discover import keys_of, make_local
 
     way, where = _way(context), _namespace(namespace)
@@ -189,12 +186,27 @@ def _take(run: str | None, namespace: str | None, context: str | None) -> tuple[
         note(f"{remote.run}: only the viewers' keys can be read, so acts are refused")
     note(f"{remote.run}: found in namespace {where} of {way.server}; its record is copied to {folder.path}")
     try:
-        start_head(folder)
+        _start_link(folder)
     except BaseException:
         if new:
             shutil.rmtree(folder.path, ignore_errors=True)
         raise
     return folder, role
+
+
+def _start_link(folder: RunFolder) -> None:
+    """Of two commands that start one at the same time, the link of one ends at once; the other's serves both."""
+    from console.starting import START_DEADLINE_S, start_head
+    from harness.records.lock import is_held
+
+    try:
+        start_head(folder)
+    except HeadDied:
+        until_s = time.monotonic() + START_DEADLINE_S
+        while not head_alive(folder):
+            if not is_held(folder) or time.monotonic() > until_s:
+                raise
+            time.sleep(0.1)
 
 
 def _chosen(run: str | None, runs: list[RemoteRun], where: str) -> RemoteRun:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import time
 from collections.abc import Iterator
 
 from harness.records.layout import RunFolder
@@ -19,16 +20,24 @@ def folder_lock(folder: RunFolder, holder: str = "head") -> Iterator[None]:
     """`holder`: what holds folders of this kind. Raises FolderTaken."""
     handle = os.open(folder.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not _taken(handle):
             owner = os.pread(handle, 64, 0).decode(errors="replace").strip() or "unknown"
-            raise FolderTaken(f"{folder.path} is held by the {holder} with process {owner}") from None
+            raise FolderTaken(f"{folder.path} is held by the {holder} with process {owner}")
         os.ftruncate(handle, 0)
         os.pwrite(handle, f"{os.getpid()}\n".encode(), 0)
         yield
     finally:
         os.close(handle)
+
+
+def _taken(handle: int) -> bool:
+    """Tried more than once: `is_held` of another process may have it for a moment."""
+    for pause_s in (0.01, 0.05, 0.1, 0.0):
+        with contextlib.suppress(BlockingIOError):
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        time.sleep(pause_s)
+    return False
 
 
 def is_held(folder: RunFolder) -> bool:

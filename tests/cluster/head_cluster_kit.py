@@ -24,7 +24,7 @@ from harness.wire.clusterview import ClusterView, PodRow
 
 PATIENCE_S = 20.0
 RUN = "run-a"
-QUICK = Pace(first_pause_s=0.05, longest_pause_s=0.5)
+QUICK = Pace(first_pause_s=0.05, longest_pause_s=0.5, forbidden_pause_s=1.0)
 _CLUSTER_ROLE: dict[str, Any] = {
     "metadata": {"name": "paceline-nodes"},
     "rules": [{"apiGroups": [""], "resources": ["nodes"], "verbs": ["get", "list", "watch", "patch"]}],

@@ -452,8 +452,8 @@ async def test_a_head_that_ends_reads_the_last_lines_first(kit: ClusterKit, tmp_
     place_run(kit, spec)
     async with head_side(kit, spec, tmp_path) as side:
         await side.until(lambda: side.ready() == 2, "ready")
-        kit.befalls(Fate("exit", 0), f"{RUN}-worker")
         side.write(0, "the very last line")
+        kit.befalls(Fate("exit", 0), f"{RUN}-worker")
         await asyncio.to_thread(side.cluster.stop, 8.0)
         lines = side.log("node000")
         assert any(line.endswith("the very last line") for line in lines)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import time
@@ -98,6 +99,23 @@ def test_a_head_whose_image_cannot_be_pulled_is_told_with_the_image(kit: Cluster
     kit.befalls(IMAGE_PULL_BACKOFF)
     with pytest.raises(ClusterError, match=r"image paceline-head:0\.1\.0 cannot be pulled"):
         Place(kit, tmp_path)(3.0)
+    gone(kit)
+
+
+def test_a_ctrl_c_while_the_words_of_a_refused_head_are_read_leaves_nothing_there(
+    kit: ClusterKit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def interrupted(*_: Any) -> bool:
+        signal.raise_signal(signal.SIGINT)
+        await asyncio.sleep(30)
+        return True
+
+    monkeypatch.setattr("harness.cluster.kube.placing.keep_head_log", interrupted)
+    kit.befalls(IMAGE_PULL_BACKOFF)
+    one = Place(kit, tmp_path)
+    with pytest.raises(KeyboardInterrupt):
+        one(3.0)
+    assert "is being removed" in one.said[-1]
     gone(kit)
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
-import time
+import threading
 from pathlib import Path
 
 from cluster_kit import ClusterKit
@@ -190,11 +191,17 @@ def test_a_second_ctrl_c_ends_the_run_on_the_cluster_at_once(kit: ClusterKit, la
     folder = laptop.until_linked()
     laptop.until(lambda: ready(laptop.folder) == 2, PATIENCE_S, "both replicas ready")
     link = laptop.link_pid()
+    lines: list[str] = []
+    reading = threading.Thread(target=lines.extend, args=(running.stderr,), daemon=True)
+    reading.start()
+    # Before its first line of progress a Ctrl-C still means the start, and before it has noticed the first, two are one.
+    laptop.until(lambda: any(re.match(r" *\d+:\d\d ", line) for line in lines), PATIENCE_S, "the run is followed")
     os.killpg(running.pid, signal.SIGINT)
-    time.sleep(0.3)  # two signals at once are one
+    laptop.until(lambda: any("Ctrl-C: stopping" in line for line in lines), PATIENCE_S, "the first is noticed")
     os.killpg(running.pid, signal.SIGINT)
-    _, said = running.communicate(timeout=PATIENCE_S)
-    assert "second Ctrl-C" in said
+    running.wait(PATIENCE_S)
+    reading.join(PATIENCE_S)
+    assert any("second Ctrl-C" in line for line in lines), lines
     assert not is_alive(link, None)
     kit.until(lambda: not objects_of(kit), PATIENCE_S, "nothing left")
     assert read_run(folder.path).phase == "ABORTED"

@@ -234,6 +234,23 @@ async def test_expired_credentials_are_read_again_once_and_then_told(tiny: TinyS
             await api.version()
 
 
+async def test_requests_that_are_refused_together_all_go_on_with_the_new_credentials(tmp_path: Path, tiny: TinyServer) -> None:
+    token = tmp_path / "token"
+    token.write_text("old")
+    refused = asyncio.Barrier(3)
+
+    async def version(request: web.Request) -> web.StreamResponse:
+        if request.headers["Authorization"] == "Bearer new":
+            return web.json_response({"gitVersion": "v1"})
+        await asyncio.wait_for(refused.wait(), 10)
+        return web.json_response(status_of(401, "Unauthorized", "Unauthorized"), status=401)
+
+    tiny.on("GET", "/version", version)
+    async with Api(access(kubeconfig=kubeconfig(tmp_path, tiny.url, user={"tokenFile": str(token)}), environ={})) as api:
+        token.write_text("new")
+        assert await asyncio.gather(*(api.version() for _ in range(3))) == ["v1"] * 3
+
+
 async def test_a_server_that_is_gone_or_silent_is_told_with_its_address(tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

@@ -92,8 +92,8 @@ class KubernetesCluster:
             log.exception("the watches of the cluster did not end cleanly")
 
     async def _close(self, deadline_s: float) -> None:
-        until_unix = self._clock() + max(0.0, deadline_s - _CLOSE_S)
-        while self._clock() < until_unix and not self._watching.problem():
+        until_s = time.monotonic() + max(0.0, deadline_s - _CLOSE_S)
+        while time.monotonic() < until_s and not self._watching.problem():
             if all(pod.ended for pod in self._scene.newest_pods().values()):
                 break
             await asyncio.sleep(0.1)

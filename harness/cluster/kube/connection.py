@@ -95,7 +95,7 @@ class Connection:
                 raise problems.of_silence(self.access.server, act or method, what, problem, within_s) from problem
             if reply.is_success:
                 return reply.content
-            if reply.status_code == 401 and not renewed and await asyncio.to_thread(self.access.renew):
+            if reply.status_code == 401 and not renewed and await self._has_others_than(headers):
                 renewed = True
                 continue
             raise problems.of_reply(act or method, what, reply.status_code, reply.content, reply.headers, self.access.origin)
@@ -131,6 +131,12 @@ class Connection:
             raise ApiProblem(0, "Cut", f"the connection to the API server {server} broke off ({what})") from problem
         finally:
             await reply.aclose()
+
+    async def _has_others_than(self, refused: dict[str, str]) -> bool:
+        """Credentials: read anew now, or by another request that was refused at the same time."""
+        if await asyncio.to_thread(self.access.renew):
+            return True
+        return (await asyncio.to_thread(self.access.headers)).get("Authorization") != refused.get("Authorization")
 
     def _extensions(self) -> dict[str, str]:
         name = self.access.tls_server_name

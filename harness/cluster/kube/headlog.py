@@ -62,8 +62,8 @@ async def _lines_of(api: Api, pod: PodView) -> list[_Line]:
 
 
 def _add(files: LogFiles, folder: RunFolder, pod: PodView, lines: list[_Line]) -> None:
-    try:
-        here = folder.log("head").read_text(errors="replace").splitlines()
+    try:  # not by splitlines: what a bar of progress has drawn over itself is one line, as it is in the pod's log
+        here = folder.log("head").read_bytes().decode("utf-8", "replace").removesuffix("\n").split("\n")
     except OSError:
         here = []
     begin, end = f": {begins(pod)}", f": pod {pod.name} has ended"
@@ -80,11 +80,14 @@ def _add(files: LogFiles, folder: RunFolder, pod: PodView, lines: list[_Line]) -
 
 
 def _already(lines: list[_Line], known: list[str]) -> int:
-    """How many of the pod's lines are here: up to the last that is here as it was written, or with a time before it."""
-    for newest in reversed(known):
-        for number in range(len(lines) - 1, -1, -1):
-            text = zoned(lines[number].text, lines[number].unix) or lines[number].text
-            if newest == text or newest.endswith(f" {text}"):
-                return number + 1
-        return 0
-    return 0
+    """How many of the pod's lines are here: as many as are known, or, where that is not what stands there, up to the newest
+    known one that is among them; as it was written or behind a time."""
+    written = [zoned(line.text, line.unix) or line.text for line in lines]
+    if known and len(known) <= len(lines) and written[len(known) - 1] in _forms(known[-1]):
+        return len(known)
+    number_of = {text: number for number, text in enumerate(written, 1)}
+    return next((number_of[form] for one in reversed(known) for form in _forms(one) if form in number_of), 0)
+
+
+def _forms(line: str) -> list[str]:
+    return [line, *line.split(" ", 2)[2:]]

@@ -18,6 +18,7 @@ import random
 import re
 import time
 from collections import deque
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import NamedTuple
@@ -34,7 +35,6 @@ from harness.records.layout import RunFolder
 
 _OF_SLOT = re.compile(r"\[(node\d{3,})/gpu(\d{1,3})\] ?")
 _WRITE_EVERY_S = 0.5
-_REMEMBER_EVERY_S = 5.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S, _DENIED_PAUSE_S = 0.5, 10.0, 60.0
 _LAST_WORDS = 5
 
@@ -84,6 +84,7 @@ class LogTee:
         self._kept: dict[str, Position] = {}
         self._writer: asyncio.Task[None] | None = None
         self._remembered = ""
+        self._disk = ThreadPoolExecutor(1, "pod logs")  # of batches that a stalled disk holds up, none overtakes another
 
     # --- what the watch tells ------------------------------------------------------------------------------
 
@@ -130,7 +131,7 @@ class LogTee:
         for task in [*tasks, *([self._writer] if self._writer else [])]:
             task.cancel()
         await asyncio.gather(*tasks, *([self._writer] if self._writer else []), return_exceptions=True)
-        await self._write(remember=True)
+        await self._write()
 
     # --- one pod -------------------------------------------------------------------------------------------
 
@@ -254,28 +255,24 @@ class LogTee:
     # --- the disk ------------------------------------------------------------------------------------------
 
     async def _write_for_ever(self) -> None:
-        remembered_s = time.monotonic()
         while True:
             await asyncio.sleep(_WRITE_EVERY_S)
-            remember = time.monotonic() - remembered_s >= _REMEMBER_EVERY_S
-            if remember:
-                remembered_s = time.monotonic()
             try:
-                await self._write(remember=remember)
+                await self._write()
             except Exception:
                 log.exception("pod logs cannot be written")
 
-    async def _write(self, *, remember: bool) -> None:
-        batch = self._files.take()
-        state = self._state_now() if remember else ""
-        if not batch and state in ("", self._remembered):
+    async def _write(self) -> None:
+        """Lines and at once how far they go: a head that is killed leaves no more to be read twice than one such batch."""
+        batch, state = self._files.take(), self._state_now()
+        if not batch and state == self._remembered:
             return
         # Shielded: what has been taken must not be lost when the task is cancelled in the middle.
-        await asyncio.shield(asyncio.get_running_loop().run_in_executor(None, self._write_in_thread, batch, state))
+        await asyncio.shield(asyncio.get_running_loop().run_in_executor(self._disk, self._write_in_thread, batch, state))
 
     def _write_in_thread(self, batch: dict[str, list[str]], state: str) -> None:
         self._files.write(batch)
-        if state and state != self._remembered:
+        if state != self._remembered:
             try:
                 self._state.parent.mkdir(parents=True, exist_ok=True)
                 write_atomically(self._state, state.encode())

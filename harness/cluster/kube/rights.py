@@ -1,4 +1,6 @@
-"""What the head may do on its cluster, asked once at its start, so that an act that is denied says why before it is tried."""
+"""What the head may do on its cluster, so that an act that is denied says why before it is tried. Asked at its start, and as
+long as something is denied again and again: an admin may have done what the refusal says.
+"""
 
 from __future__ import annotations
 
@@ -36,16 +38,18 @@ class Rights:
 
     def __init__(self, api: Api) -> None:
         self.denied: dict[str, str] = {}
-        self.known = asyncio.Event()
         self._api = api
 
     async def learn(self) -> None:
-        """Until the API server has answered; it may be away just now."""
+        """Until the API server has answered; it may be away just now. What was denied and is allowed by now is so no longer."""
         pause_s = 0.5
         while True:
             try:
-                for right in RIGHTS:
-                    await self._ask(right)
+                allowed = [await self._is_allowed(right) for right in RIGHTS]
+                self.denied.clear()
+                for right, yes in zip(RIGHTS, allowed, strict=True):
+                    if not yes:
+                        self.denied.setdefault(right.act, self._why(right))
                 break
             except ApiProblem as problem:
                 if not problem.may_pass and problem.code != 401:
@@ -55,12 +59,9 @@ class Rights:
                 log.warning("what this head may do is not known: %s", problem)
             await asyncio.sleep(pause_s * random.uniform(0.7, 1.0))
             pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
-        self.known.set()
 
-    async def _ask(self, right: Right) -> None:
-        allowed = await self._api.can_i(right.verb, right.resource, namespace="" if right.whole_cluster else None)
-        if not allowed:
-            self.denied.setdefault(right.act, self._why(right))
+    async def _is_allowed(self, right: Right) -> bool:
+        return bool(await self._api.can_i(right.verb, right.resource, namespace="" if right.whole_cluster else None))
 
     def _why(self, right: Right) -> str:
         if right.whole_cluster:

@@ -65,12 +65,19 @@ class Watching:
         self._nodes = asyncio.create_task(self._watch_nodes(shared), name="watch nodes once allowed")
 
     async def _watch_nodes(self, shared: dict[str, Any]) -> None:
-        await self._rights.learn()
-        self.dirty = True
-        if "hosts" not in self._rights.denied:
-            watch = Reflector(self._api, "Node", reduce_node, on_change=self._on_node, **shared)
-            self._watches.append(watch)
-            watch.start()
+        """As soon as that is allowed; and while something is not, ask again now and then."""
+        watch: Reflector[NodeView] | None = None
+        ask = True
+        while True:
+            if ask:
+                await self._rights.learn()
+                self.dirty = True
+            if watch is None and "hosts" not in self._rights.denied:
+                watch = Reflector(self._api, "Node", reduce_node, on_change=self._on_node, **shared)
+                self._watches.append(watch)
+                watch.start()
+            await asyncio.sleep((self._pace or Pace()).forbidden_pause_s)
+            ask = bool(self._rights.denied)
 
     async def stop(self) -> None:
         if self._nodes is not None:

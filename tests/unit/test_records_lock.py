@@ -1,0 +1,41 @@
+"""Whose a run's folder is, asked by many while one takes it."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from harness.records.layout import RunFolder
+from harness.records.lock import FolderTaken, folder_lock, is_held
+
+
+def test_a_folder_has_one_holder_who_is_named(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    assert not is_held(folder)
+    with folder_lock(folder, "link"):
+        assert is_held(folder)
+        with pytest.raises(FolderTaken, match=f"held by the link with process {os.getpid()}"), folder_lock(folder, "link"):
+            pass
+    assert not is_held(folder)
+
+
+def test_whoever_only_asks_does_not_keep_a_holder_away(tmp_path: Path) -> None:
+    """`is_held` locks, too, for a moment; here one that is slow."""
+    folder = RunFolder(tmp_path)
+    handle = os.open(folder.lock, os.O_RDWR | os.O_CREAT, 0o644)
+    fcntl.flock(handle, fcntl.LOCK_SH)
+
+    def let_go() -> None:
+        time.sleep(0.03)
+        os.close(handle)
+
+    asking = threading.Thread(target=let_go)
+    asking.start()
+    with folder_lock(folder):
+        pass
+    asking.join(5)
