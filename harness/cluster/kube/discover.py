@@ -120,7 +120,7 @@ def make_local(root: Path, remote: RemoteRun, keys: dict[str, bytes], way: Acces
     spec = _spec(remote, way)
     new = not folder.path.exists()
     folder.path.mkdir(parents=True, exist_ok=True)
-    if folder.spec_json.exists() and RunSpec.model_validate_json(folder.spec_json.read_bytes()).name != spec.name:
+    if folder.spec_json.exists() and _name_in(folder) != spec.name:
         raise ClusterError(f"{folder.path} is another run's folder; rename it, or set PACELINE_RUNS to another folder")
     write_atomically(folder.spec_json, (spec.model_dump_json(indent=2) + "\n").encode())
     folder.keys.mkdir(mode=0o700, exist_ok=True)
@@ -138,6 +138,17 @@ def make_local(root: Path, remote: RemoteRun, keys: dict[str, bytes], way: Acces
         ) from problem
     write_link(folder, LinkFile(started_here=False))
     return folder
+
+
+def _name_in(folder: RunFolder) -> str:
+    """Of the spec that lies there; of one that cannot be read nobody knows whose it is."""
+    try:
+        return RunSpec.model_validate_json(folder.spec_json.read_bytes()).name
+    except ValidationError as error:
+        raise ClusterError(
+            f"{folder.spec_json} is no spec of this version ({error.errors()[0]['msg']}); "
+            "rename its folder, or set PACELINE_RUNS to another folder"
+        ) from error
 
 
 def _spec(remote: RemoteRun, way: Access) -> RunSpec:
