@@ -38,6 +38,7 @@ _LEVELS = {"info": "info", "warn": "warn", "crit": "error"}
 _EXAMPLES = 6
 _OF_ENGINES = {"vllm", "sglang", "paceline"}  # profiles without a GPU
 _CLOSING_S = 8.0
+_FLICKER_S = 300.0  # an exporter that comes and goes is one line in the journal, not one each round
 _MOST_SERIES = 1000
 
 log = logging.getLogger("paceline.head")
@@ -83,7 +84,7 @@ class GpuWatch:
         self._tainted: set[tuple[int, str, str]] = set()  # attempt, rule and subject that a note tells of
         self._slow_due_unix = 0.0
         self._resolution_s = math.nan
-        self._said = ""
+        self._said, self._said_unix = "", 0.0
         self._task: asyncio.Task[None] | None = None
         self.view = GpuView(unix(), "starting")
 
@@ -318,9 +319,13 @@ class GpuWatch:
         self.view = view
         self._publish(view)
         said = f"{view.source}: {view.state}"
-        if said == self._said:
+        flickers = {view.state, self._said.rpartition(": ")[2]} == {
+            "ok",
+            "partial",
+        } and self._unix() - self._said_unix < _FLICKER_S
+        if said == self._said or flickers:
             return
-        self._said = said
+        self._said, self._said_unix = said, self._unix()
         self._head.journal.note(
             "metrics.source",
             subject=view.source or "GPU metrics",

@@ -56,6 +56,15 @@ def test_a_rule_that_wants_to_hold_for_a_while_starts_only_then() -> None:
     assert start.row.since_unix == 0
 
 
+def test_a_value_that_wavers_at_its_threshold_is_one_alert() -> None:
+    alerts = book(rule(keep_s=30))
+    assert [change.started for change in alerts.update({"hot": found(SLOT)}, 100)] == [True]
+    assert alerts.update({"hot": []}, 110) == []
+    assert alerts.update({"hot": found(SLOT)}, 120) == []
+    assert alerts.update({"hot": []}, 149) == []
+    assert [change.started for change in alerts.update({"hot": []}, 150)] == [False]
+
+
 def test_a_gap_begins_the_while_anew_and_is_no_end() -> None:
     alerts = book(rule(for_s=60))
     for now, holds in ((0, True), (30, True), (45, False), (60, True), (115, True)):

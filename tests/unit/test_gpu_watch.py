@@ -196,6 +196,17 @@ async def test_a_source_that_fails_leaves_the_last_values_and_comes_back(tmp_pat
     ]
 
 
+async def test_an_exporter_that_comes_and_goes_is_journalled_once(tmp_path: Path) -> None:
+    source = ASource()
+    head = AHead(tmp_path, source)
+    head.register()
+    async with watching(head) as until:
+        for problems, state in ((), "ok"), (("node001 does not answer",), "partial"), ((), "ok"):
+            source.problems = problems
+            await until(lambda wanted=state: head.views and head.views[-1].state == wanted)
+    assert [entry.after for entry in head.noted("metrics.source")] == ["ok"]
+
+
 async def test_values_that_are_too_old_are_unknown_and_never_zero(tmp_path: Path) -> None:
     source = ASource()
     head = AHead(tmp_path, source, stale_after_s=2)

@@ -51,6 +51,7 @@ class _Held:
     since_unix: float
     finding: Finding
     fires: bool = False
+    seen_unix: float = -math.inf
 
 
 @dataclass(slots=True)
@@ -97,12 +98,15 @@ class AlertBook:
     def _judge(self, rule: Rule, found: dict[str, Finding], now: float) -> Iterable[Change]:
         gone = [key for key in self._held if key[0] == rule.id and key[1] not in found]
         for key in gone:
-            held = self._held.pop(key)
+            held = self._held[key]
+            if held.fires and now - held.seen_unix < rule.keep_s:
+                continue
+            del self._held[key]
             if held.fires:
                 yield Change(False, self._row(*key, held))
         for subject, finding in found.items():
             held = self._held.setdefault((rule.id, subject), _Held(now, finding))
-            held.finding = finding
+            held.finding, held.seen_unix = finding, now
             if not held.fires and now - held.since_unix >= rule.for_s:
                 held.fires = True
                 yield Change(True, self._row(rule.id, subject, held))

@@ -30,7 +30,7 @@ GROUP_PROFILES: Final = {
 }
 #: In rules stands the head's metric; the head puts its number there.
 EXPECTED_METRIC: Final = "paceline_gpus_expected"
-_FIELDS: Final = {"alert", "expr", "for", "labels", "annotations"}
+_FIELDS: Final = {"alert", "expr", "for", "keep_firing_for", "labels", "annotations"}
 _DURATION: Final = re.compile(r"(?:(\d+)y)?(?:(\d+)w)?(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?(?:(\d+)ms)?")
 _SECONDS: Final = (365 * 86400.0, 7 * 86400.0, 86400.0, 3600.0, 60.0, 1.0, 0.001)
 
@@ -46,6 +46,7 @@ class Rule:
     group: str
     expr: str
     for_s: float = 0.0
+    keep_s: float = 0.0  # goes on firing so long after it was found last: a value that wavers at its threshold is one alert
     severity: Severity = "warn"
     act: str = ""  # evict: an operator should
     summary: str = ""
@@ -146,7 +147,8 @@ def _rule(entry: Any, group: str, where: str) -> Rule:
         alert=entry["alert"],
         group=group,
         expr=expr,
-        for_s=_seconds(entry.get("for", "0s"), where),
+        for_s=_seconds(entry.get("for", "0s"), where, "for"),
+        keep_s=_seconds(entry.get("keep_firing_for", "0s"), where, "keep_firing_for"),
         severity=cast(Severity, severity),
         act=act,
         summary=annotations.get("summary") or str(entry["alert"]),
@@ -170,10 +172,10 @@ def _texts(entry: dict[str, Any], part: str, where: str) -> dict[str, str]:
     return found
 
 
-def _seconds(value: Any, where: str) -> float:
+def _seconds(value: Any, where: str, name: str) -> float:
     match = _DURATION.fullmatch(value) if isinstance(value, str) and value else None
     if match is None or not any(match.groups()):
-        raise RulesError(f"{where}: for: {value!r} is no duration of Prometheus; write it as 30s or 1m30s")
+        raise RulesError(f"{where}: {name}: {value!r} is no duration of Prometheus; write it as 30s or 1m30s")
     return sum(unit_s * int(number or 0) for unit_s, number in zip(_SECONDS, match.groups(), strict=True))
 
 
@@ -193,9 +195,9 @@ def _check_same_ids(rules: list[Rule], name: str) -> None:
     first: dict[str, Rule] = {}
     for rule in rules:
         other = first.setdefault(rule.id, rule)
-        for label in ("severity", "act", "for_s"):
+        for label in ("severity", "act", "for_s", "keep_s"):
             if getattr(rule, label) != getattr(other, label):
-                shown = label.removesuffix("_s")
+                shown = {"for_s": "for", "keep_s": "keep_firing_for"}.get(label, label)
                 raise RulesError(
                     f"{name}: group {rule.group}, rule {rule.alert}: {shown}: {getattr(rule, label)!r}, but the same id"
                     f" {rule.id!r} has {getattr(other, label)!r} in group {other.group}; make them equal, or give another id"
