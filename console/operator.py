@@ -64,7 +64,10 @@ class Operator:
             return "this console is disarmed: A arms it"
         if store.ended:
             return "the run has ended"
-        if not store.link().trusted:
+        link = store.link()
+        if link.kind == "connecting":
+            return "still connecting to the head: acts wait until it has answered"
+        if not link.trusted:
             return "the head is silent: acts wait until it answers again"
         return ""
 
