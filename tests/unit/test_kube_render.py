@@ -304,6 +304,12 @@ def test_shared_memory_grace_images_and_restarts_are_the_specs() -> None:
     assert head["spec"]["backoffLimit"] == 5
 
 
+@pytest.mark.parametrize("breaks", ["\x85", "\u2028 and \u2029", "a\r\nb", "a\n\x85"])
+def test_a_text_with_other_ends_of_lines_comes_back_as_it_was(breaks: str) -> None:
+    objects = render(spec_of(1, env={"A": breaks}), "r")
+    assert list(yaml.safe_load_all(as_yaml(objects))) == objects
+
+
 def test_variables_and_the_hub_token_reach_the_workers() -> None:
     variables = {one["name"]: one for one in container_of(job("worker", env={"NCCL_DEBUG": "INFO"}))["env"]}
     assert variables["NCCL_DEBUG"] == {"name": "NCCL_DEBUG", "value": "INFO"}

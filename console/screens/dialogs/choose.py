@@ -28,10 +28,6 @@ class AskChoice(Dialog):
         yield from self.field(self._label, Choice(self._options, self._chosen, id="choice"))
         yield from self.field("reason", reason_box())
 
-    def on_mount(self) -> None:
-        super().on_mount()
-        self._judge()
-
     def judge_again(self) -> None:
         self._judge()
 

@@ -30,7 +30,8 @@ class AskOnQuit(ModalScreen[str]):
                 yield Button("Stop it", id="stop", variant="error", compact=True)
 
     def on_mount(self) -> None:
-        self.query_one("#cancel", Button).focus()
+        for cancel in self.query("#cancel").results(Button):  # none is there when the app closes while this opens
+            cancel.focus()
 
     def action_cancel(self) -> None:
         self.dismiss("cancel")

@@ -56,10 +56,6 @@ class AskRemoval(ConfirmAct):
             yield Tick("", id="force")
         yield from self.field("reason", reason_box(self._reason))
 
-    def on_mount(self) -> None:
-        super().on_mount()
-        self.judge_again()
-
     def judge_again(self) -> None:
         self._offer_force()
         self._offer_cordon()

@@ -48,10 +48,6 @@ class AskNodes(Dialog):
             yield Tick("", id="force")
         yield from self.field("reason", reason_box())
 
-    def on_mount(self) -> None:
-        super().on_mount()
-        self.judge_again()
-
     def on_nodes_input_stepped(self, event: NodesInput.Stepped) -> None:
         box = self.query_one("#nodes", Input)
         nodes = self._judge_text(box.value)[0] if box.value.strip() else self._now

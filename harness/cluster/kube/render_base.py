@@ -50,6 +50,10 @@ def _base_text(folder: Path) -> str:
         raise ClusterError(f"{folder}: not the manifests of a run ({error}); install again, or undo the change there") from error
 
 
+#: To YAML the end of a line, which a block or a folded text would come back as; quoted they are escaped.
+_BREAKS = frozenset("\r\x85\u2028\u2029")
+
+
 class _Dumper(yaml.SafeDumper):  # type: ignore[misc]
     """Without anchors, and with text of several lines as a block."""
 
@@ -58,7 +62,8 @@ class _Dumper(yaml.SafeDumper):  # type: ignore[misc]
 
 
 def _text(dumper: _Dumper, value: str) -> yaml.ScalarNode:
-    return dumper.represent_scalar("tag:yaml.org,2002:str", value, style="|" if "\n" in value else None)
+    style = '"' if _BREAKS.intersection(value) else "|" if "\n" in value else None
+    return dumper.represent_scalar("tag:yaml.org,2002:str", value, style=style)
 
 
 _Dumper.add_representer(str, _text)
