@@ -31,8 +31,8 @@ demo-vllm: $(VENV)/.ready
 	PACELINE_VLLM_PYTHON="$$python" $(BIN)/paceline demo --engine vllm-cpu $(ARGS)
 
 # Files share the machine, more of them than it has cores, since most of them wait; only what judges rates and latencies (marked
-# alone) has it to itself. With ARGS it is one pytest with
-# these arguments. RERUNS=1 tries a failed test of whole processes once more and lists it as R: what passes then is a race to look into.
+# alone) has it to itself. With ARGS it is one pytest with these arguments. RERUNS=1 tries a failed test of whole processes once
+# more and lists it as R: what passes then is a race to look into.
 PYTEST := $(BIN)/python -m pytest
 WHOLE := $(PYTEST) $(if $(RERUNS),--reruns $(RERUNS) -rR)
 test: lint

@@ -23,9 +23,11 @@ from console.store.fleet import FleetStore
 from console.widgets.chart import BrailleChart, Picture
 from console.widgets.clock import EVERYTHING, Due
 from console.widgets.footer import KeyFooter
+from console.widgets.gpu_source import source_facts
 from console.widgets.header import HeaderLine, source_words
 from console.widgets.paint import Painted
 from console.widgets.promql import Asked, AskedPane, NamesBar, NamesPane, SeriesTable, figure, picture
+from console.widgets.replica import FactsPane
 from harness.wire.inquiry import GetMetricNames, MetricCurves, MetricName, MetricNames, QueryMetrics
 
 AGAIN_EVERY_S: Final = 10.0
@@ -89,6 +91,7 @@ class MetricsScreen(PaintedScreen):
             yield QueryBox(id="query")
         with Vertical(id="answer"):
             yield AskedPane(self.asked, self._source, app.now_s, id="asked")
+            yield FactsPane("Source", lambda: source_facts(store), id="source-facts")
             yield BrailleChart(self._chart_title, self._picture, figure, span_s=_WHOLE_SPAN_S, id="answer-chart")
             yield SeriesTable(self.asked, id="series")
         with Vertical(id="browser"):
@@ -141,7 +144,7 @@ class MetricsScreen(PaintedScreen):
         if (query, span) != (asked.query, asked.span):
             return  # another question has been put meanwhile
         if isinstance(answer, MetricCurves):
-            asked.take(answer, self.console_app.now_s())
+            asked.take(answer, query, self.console_app.now_s())
         else:
             asked.problem, asked.waiting = "the head does not answer", False
         self.paint(EVERYTHING)
@@ -181,7 +184,7 @@ class MetricsScreen(PaintedScreen):
         more = f" · of {len(series)} the {half} largest and {half} smallest" if len(series) > promql.DRAWN else ""
         at = self._series.at
         chosen = f" · {series[at].label}" if at < len(series) and len(series) > 1 else ""
-        return f"{self.asked.query}{more}{chosen}".replace("[", r"\[")
+        return f"{self.asked.answered}{more}{chosen}".replace("[", r"\[")
 
     def _picture(self) -> Picture:
         return picture(self.asked, self._series.at)
@@ -197,6 +200,7 @@ class MetricsScreen(PaintedScreen):
     def paint(self, due: Due) -> int:
         self.set_class(not self._store.link().trusted, "-stale")
         self.set_class(self.asked.over_time, "-over-time")
+        self.set_class(not self.asked.query, "-nothing-asked")
         key = (self.asked.heard_s, self.asked.problem, self.asked.wrong, self.asked.query, self._series.at, len(self._matching))
         fresh, self._painted = key != self._painted or due == EVERYTHING, key
         lines = 0
@@ -220,7 +224,7 @@ class MetricsScreen(PaintedScreen):
         if told is None:
             return {"source": gpu_tables.source(self._store)}
         about: tables.Row = {
-            "query": self.asked.query, "span": self.asked.span, "source": told.source, "kind": told.kind,
+            "query": self.asked.answered, "span": self.asked.span, "source": told.source, "kind": told.kind,
             "step_s": told.step_s or None, "took_ms": told.took_ms, "series": len(told.curves), "left_out": told.left_out,
             "warnings": list(told.warnings),
         }  # fmt: skip

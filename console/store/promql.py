@@ -35,6 +35,8 @@ _TOKEN: Final = re.compile(
     r"""\s+|"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|`[^`]*`|[A-Za-z_:][A-Za-z0-9_:.]*|[0-9][0-9A-Za-z_.]*|[=!~<>]+|."""
 )
 _CLOSING: Final = {"(": ")", "{": "}", "[": "]"}
+#: Labels that repeat at length what host and number say.
+_IDENTITY: Final = re.compile(r"uuid|serial|pci", re.IGNORECASE)
 #: With what a query that was cut off could go on, before its brackets are closed.
 _GOES_ON: Final = ("", "x", '="x"', '"x"', "1", "5m", "[5m]", "(x)", "by (x) (x)", "x[5m]", "m", ":5m", 'x="x"', "0.5, x")
 
@@ -163,12 +165,16 @@ def series_of(answer: MetricCurves) -> list[Series]:
 
 
 def legend(all_labels: Sequence[dict[str, str]]) -> list[str]:
-    """Of each series the labels in which they differ; of a single one its name or all it has."""
+    """Of each series the labels in which they differ, the long ones only where it takes them; of a single one its name or all
+    it has."""
     names = list(dict.fromkeys(name for labels in all_labels for name in labels))
     differing = [name for name in names if len({labels.get(name, "") for labels in all_labels}) > 1]
     if not differing:
         return [labels.get("__name__") or ", ".join(f"{name}={value}" for name, value in labels.items()) or "value"
                 for labels in all_labels]  # fmt: skip
+    telling = [name for name in differing if not _IDENTITY.search(name)]
+    if len({tuple(labels.get(name, "") for name in telling) for labels in all_labels}) == len(all_labels):
+        differing = telling
     return [" ".join(_told(name, labels[name]) for name in differing if labels.get(name)) or "–" for labels in all_labels]
 
 
@@ -197,8 +203,8 @@ def together(series: Sequence[Series]) -> tuple[NDArray[np.float64], list[NDArra
 
 
 def matching(names: Sequence[MetricName], text: str) -> list[MetricName]:
-    """Those that have every word somewhere: in name, help, type or role. Metrics of roles first."""
-    words = text.lower().split()
+    """Those that have every word somewhere: in name, help, type or role. Metrics of roles first. Who is used to `/` types it."""
+    words = text.lower().removeprefix("/").split()
     found = [
         one for one in names if all(word in f"{one.name} {one.type} {one.help} {' '.join(one.roles)}".lower() for word in words)
     ]

@@ -40,13 +40,14 @@ class Asked:
     waiting: bool = False
     heard_s: float = math.nan
     answer: MetricCurves | None = None
+    answered: str = ""  # the query that `answer` is of: one that was refused leaves the last answer there
     series: list[Series] = field(default_factory=list)
 
-    def take(self, answer: MetricCurves, now_s: float) -> None:
+    def take(self, answer: MetricCurves, query: str, now_s: float) -> None:
         self.waiting, self.wrong, self.heard_s = False, "", now_s
         self.problem = answer.problem
         if not answer.problem:
-            self.answer, self.series = answer, series_of(answer)
+            self.answer, self.answered, self.series = answer, query, series_of(answer)
 
     @property
     def over_time(self) -> bool:
@@ -79,6 +80,8 @@ class AskedPane(Painted):
         if answer is not None:
             more = f" of {fmt.count(len(answer.curves) + answer.left_out)}" if answer.left_out else ""
             left.append([(f"· {fmt.count(len(answer.curves))}{more} series ", ink.plain)])
+            if asked.answered != asked.query:
+                left.append([("· of the query before ", ink.warn)])
             if answer.step_s:
                 left.append([(f"· step {answer.step_s:g} s ", ink.muted)])
             left.append([(f"· took {fmt.millis(answer.took_ms)} ", ink.muted)])
@@ -105,6 +108,11 @@ class AskedPane(Painted):
 
 class SeriesTable(LinesPane):
     """A line for each series, the largest first; the one under the cursor is drawn over all others."""
+
+    #: Room for the scrollbar from the start: one that comes with the lines would cover the last digits.
+    DEFAULT_CSS = """
+    SeriesTable { overflow-y: auto; scrollbar-gutter: stable; }
+    """
 
     HEADINGS = 1
 
@@ -166,6 +174,10 @@ def drawn(count: int) -> Collection[int]:
 class NamesPane(LinesPane):
     """Name, type, which role it feeds, and what it is."""
 
+    DEFAULT_CSS = """
+    NamesPane { overflow-y: auto; scrollbar-gutter: stable; }
+    """
+
     HEADINGS = 1
 
     def __init__(self, names: Callable[[], Sequence[MetricName]], nothing: Callable[[], str], *, id: str | None = None) -> None:
@@ -179,7 +191,7 @@ class NamesPane(LinesPane):
         return f" {self._nothing()}"
 
     def _widths(self, width: int) -> tuple[int, int, int]:
-        longest = max((len(one.name) for one in self._names()), default=0)
+        longest = max((len(one.name) for one in self._names()), default=len("METRIC"))
         return min(longest + 2, max(24, width // 2)), 10, 10
 
     def headings(self, width: int) -> list[Strip]:

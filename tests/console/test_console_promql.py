@@ -13,6 +13,7 @@ from textual.widgets import Input
 from console.app import PacelineApp
 from console.screens.metrics import MetricsScreen
 from console.store import promql
+from console.widgets.clock import EVERYTHING
 from console.widgets.promql import AskedPane, NamesPane, SeriesTable, drawn, figure
 from harness.wire.inquiry import MetricCurve, MetricCurves, MetricName
 
@@ -62,6 +63,17 @@ def test_a_legend_has_only_the_labels_that_differ() -> None:
     assert promql.legend(both[:1]) == ["power"]
     assert promql.legend([{}]) == ["value"]
     assert promql.legend([{"hostname": "n1"}, {"hostname": "n2"}]) == ["n1", "n2"]
+
+
+def test_a_legend_leaves_out_what_only_repeats_host_and_number() -> None:
+    gpus = [{"hostname": "n1", "gpu_id": str(gpu), "gpu_uuid": f"GPU-{gpu}", "serial_number": f"S{gpu}"} for gpu in (0, 1)]
+    assert promql.legend(gpus) == ["gpu_id=0", "gpu_id=1"]
+    assert promql.legend([{"gpu_uuid": "GPU-0"}, {"gpu_uuid": "GPU-1"}]) == ["gpu_uuid=GPU-0", "gpu_uuid=GPU-1"]
+
+
+def test_metrics_are_matched_whether_or_not_the_key_of_filters_was_typed_too() -> None:
+    names = [MetricName("gpu_package_power"), MetricName("gpu_clock")]
+    assert promql.matching(names, "/power") == promql.matching(names, "power") == names[:1]
 
 
 def test_series_of_other_times_share_an_axis_without_made_up_values() -> None:
@@ -151,6 +163,40 @@ async def test_a_query_that_cannot_be_right_is_not_sent(make_app: AppMaker) -> N
         assert screen.asked.answer is None
         assert "at 4, '(' is not closed" in text_of(screen.query_one(AskedPane))
         assert promql.earlier() == []
+
+
+async def test_an_answer_that_stays_is_called_that_of_the_query_before(make_app: AppMaker) -> None:
+    app = make_app(with_gpus(nodes=2, gpus=4))
+    async with app.run_test(size=(120, 36)) as pilot:
+        app.stop_clock()
+        await settle(pilot, app)
+        await pilot.press("6", "slash", *"up", "enter")
+        screen = screen_of(app)
+        await wait_for(lambda: screen.asked.answer is not None)
+        await settle(pilot, app)
+        assert "query before" not in text_of(screen.query_one(AskedPane))
+        screen.put("sum(up")
+        await settle(pilot, app)
+        assert "of the query before" in text_of(screen.query_one(AskedPane))
+        assert screen.tables()["query"][0]["query"] == "up"
+
+
+async def test_the_scrollbar_covers_no_digits(make_app: AppMaker) -> None:
+    app = make_app(with_gpus(nodes=8, gpus=8))
+    async with app.run_test(size=(80, 24)) as pilot:
+        app.stop_clock()
+        await settle(pilot, app)
+        await pilot.press("6", "slash", *"gpu_package_power", "enter")
+        screen = screen_of(app)
+        await wait_for(lambda: screen.asked.answer is not None)
+        table = screen.query_one(SeriesTable)
+        screen.paint(EVERYTHING)  # before a layout has made room for a scrollbar
+        assert table.count() > table.scrollable_content_region.height
+        lines = text_of(table).splitlines()
+        room = table.scrollable_content_region.width
+        assert lines[0].rstrip().endswith("VALUE" if not screen.asked.over_time else "MAX")
+        await settle(pilot, app)
+        assert table.scrollable_content_region.width == room, "the room of the scrollbar was kept free"
 
 
 async def test_a_query_can_be_asked_by_name_from_anywhere(make_app: AppMaker) -> None:
