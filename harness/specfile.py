@@ -19,14 +19,19 @@ from typing import Any
 from pydantic import ValidationError
 
 from harness.records.layout import at_home
-from harness.spec import RunSpec
+from harness.spec import RunSpec, node_name
 from harness.specerrors import Problem, SpecError, all_fields, flags, nearest, sentences, with_lines
 
 __all__ = ["PROFILES", "Problem", "SpecError", "load_spec", "parse_value", "profiles", "spec_from_json", "to_toml"]
 
 PROFILES = Path(__file__).parent / "profiles"
 #: Fields that hold a path on this machine.
-PATH_FIELDS = ("model.path", "dataset.path", "dataset.tokenizer", "record.dir", "fleet.python")
+PATH_FIELDS = (
+    "model.path", "dataset.path", "dataset.tokenizer", "record.dir", "fleet.python", "metrics.rules",
+    *(f"metrics.gpu.{name}" for name in ("password_file", "bearer_file", "ca_file", "cert_file", "key_file")),
+)  # fmt: skip
+#: Fields that hold a list of them.
+PATHS_FIELDS = ("metrics.gpu.profile_files",)
 #: Whose fields the engine checks; absent ones have the engine's defaults, and `none` means absent.
 ENGINE_ARGS = "fleet.engine_args."
 _MISSING = object()
@@ -54,7 +59,7 @@ def load_spec(which: str, overrides: Sequence[str] = ()) -> RunSpec:
     if problems:
         raise SpecError(with_lines(problems, text, given), source)
     spec = _validate(raw, text, given, source)
-    problems = [*_missing_files(spec), *_rules_problems(spec), *_engine_problems(spec)]
+    problems = [*_missing_files(spec), *_rules_problems(spec), *_metrics_problems(spec), *_engine_problems(spec)]
     if problems:
         raise SpecError(with_lines(problems, text, given), source)
     return _with_engine_args(spec, _given_engine_args(spec))
@@ -118,11 +123,20 @@ def _read(path: Path, source: str) -> tuple[str, dict[str, Any]]:
 
 
 def _absolute(raw: dict[str, Any], base: Path) -> None:
-    for dotted in PATH_FIELDS:
-        table, _, key = dotted.partition(".")
-        holder = raw.get(table)
-        if isinstance(holder, dict) and _is_path(dotted, holder.get(key)):
-            holder[key] = str(base / at_home(holder[key]))
+    for dotted in (*PATH_FIELDS, *PATHS_FIELDS):
+        *way, key = dotted.split(".")
+        holder: Any = raw
+        for table in way:
+            holder = holder.get(table) if isinstance(holder, dict) else None
+        if isinstance(holder, dict) and key in holder:
+            holder[key] = _from(base, dotted, holder[key])
+
+
+def _from(base: Path, dotted: str, value: Any) -> Any:
+    """The value of a field with a path, or with several, from this folder; any other value as it is."""
+    if dotted in PATHS_FIELDS and isinstance(value, list):
+        return [str(base / at_home(one)) if isinstance(one, str) and one else one for one in value]
+    return str(base / at_home(value)) if dotted in PATH_FIELDS and _is_path(dotted, value) else value
 
 
 # --- overrides -----------------------------------------------------------------------------------------------
@@ -141,9 +155,7 @@ def _apply(raw: dict[str, Any], overrides: Sequence[str]) -> tuple[dict[str, str
         value = parse_value(text)
         if value is None and dotted.startswith(ENGINE_ARGS) and _take_out(raw, dotted):
             continue
-        if dotted in PATH_FIELDS and _is_path(dotted, value):
-            value = str(Path.cwd() / at_home(value))
-        problem = _put(raw, dotted, value)
+        problem = _put(raw, dotted, _from(Path.cwd(), dotted, value))
         if problem is not None:
             problems.append(problem)
         given[dotted] = text
@@ -259,6 +271,47 @@ def _rules_problems(spec: RunSpec) -> Iterator[Problem]:
     if name is not None and name not in MODELS:
         known = f"has no rules here; known are {', '.join(sorted(MODELS))}"
         yield Problem("model.mlperf_name", known, repr(name), nearest(name, list(MODELS)))
+
+
+def _metrics_problems(spec: RunSpec) -> Iterator[Problem]:
+    """Rules and profiles are the operator's own work, and the head reads them only once the run has begun."""
+    metrics, gpu = spec.metrics, spec.metrics.gpu
+    for node in gpu.hosts.values():
+        number = re.fullmatch(r"node(\d+)", node)
+        if number is not None and int(number[1]) >= spec.fleet.nodes:
+            last = f" to {node_name(spec.fleet.nodes - 1)}" if spec.fleet.nodes > 1 else ""
+            yield Problem("metrics.gpu.hosts", f"is no node of this fleet, which has {node_name(0)}{last}", repr(node))
+    if spec.cluster.kind == "kubernetes":
+        yield from _files_left_here(spec)
+        return
+    if metrics.rules is not None:
+        from harness.metrics.gpu.rules import RulesError, load_rules
+
+        try:
+            load_rules(metrics.rules)
+        except RulesError as error:
+            yield Problem("metrics.rules", str(error).removeprefix("metrics.rules "))
+    if gpu.profile_files or gpu.profiles:
+        from harness.metrics.gpu.profiles import load
+
+        try:
+            load(gpu)
+        except ValueError as error:
+            for said in str(error).splitlines():
+                field, colon, what = said.partition(": ")
+                named = bool(colon) and field.startswith("metrics.gpu.")
+                yield Problem(field if named else "metrics.gpu.profile_files", what if named else said)
+
+
+def _files_left_here(spec: RunSpec) -> Iterator[Problem]:
+    rules, secret = spec.metrics.rules, "/etc/paceline-metrics"
+    named = [("metrics.gpu.profile_files", file) for file in spec.metrics.gpu.profile_files]
+    for dotted, file in [*named, *([("metrics.rules", rules)] if rules is not None else [])]:
+        if Path(file).is_file() and not Path(file).is_relative_to(secret):
+            why = (
+                f"the head reads it in its pod: put it into the Secret of cluster.kubernetes.metrics_secret, which is at {secret}"
+            )
+            yield Problem(dotted, f"is a file of this machine, and {why}", repr(file))
 
 
 def _missing_files(spec: RunSpec) -> Iterator[Problem]:

@@ -49,12 +49,13 @@ def doctor(
 
 def _of_spec(which: str, overrides: list[str]) -> list[Check]:
     from harness import doctor as examiner
-    from harness.metrics.gpu.preflight import gpu_metrics
+    from harness.metrics.gpu.preflight import gpu_metrics, own_page
     from harness.specfile import load_spec
 
     spec = load_spec(which, overrides)
     own = [] if spec.cluster.kind == "kubernetes" else [examiner.engine(spec.fleet.engine, spec.fleet.python)]
-    return [*own, gpu_metrics(spec)]
+    page = own_page(spec)
+    return [*own, gpu_metrics(spec), *([page] if page is not None else [])]
 
 
 def _cluster() -> list[Check]:

@@ -203,7 +203,7 @@ def sources_of(record: Record) -> list[dict[str, Any]]:
 
 
 def _source_line(source: Mapping[str, Any]) -> str:
-    every = f", a value every {source['resolution_s']:g} s" if source["resolution_s"] else ""
+    every = f", a value every {source['resolution_s']:.3g} s" if source["resolution_s"] else ""
     profiles = f" ({', '.join(source['profiles'])})" if source["profiles"] else ""
     fleet = source["matched"] + source["gpus_unmatched"]
     gpus = f", {source['matched']:,d} of {plural(fleet, 'GPU')}" if fleet else ""

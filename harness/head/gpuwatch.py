@@ -136,6 +136,8 @@ class GpuWatch:
         fleet = self._fleet_now()
         if fleet is None:
             return  # nobody has registered: there is nothing to put series to
+        if died := self._supply.problem:  # told before `open` starts another in its place
+            self._failed(SourceError("unreachable", died))
         source = await self._supply.open(fleet.hosts)
         if source is None:
             self._show(GpuView(self._unix(), "none", problem=self._supply.why))
@@ -262,10 +264,10 @@ class GpuWatch:
     def _tell(self, source: MetricsSource, reading: Reading, joined: Joined, problems: Sequence[str]) -> None:
         rows = self._columns.rows(self._unix())
         newest = max((row.sampled_unix for row in rows), default=0.0)
-        if not rows and self.view.state == "starting" and self._unix() - self.view.unix < self._patience_s:
+        if not (rows or reading.roles) and self.view.state == "starting" and self._unix() - self.view.unix < self._patience_s:
             return  # a Prometheus that has just been started has scraped nothing yet
         if not rows:
-            state, problem = "stale", "; ".join(problems[:1]) or "the source has no series of this fleet's GPUs"
+            state, problem = "stale", "; ".join(problems[:1]) or _nobodys(joined)
         elif self._unix() - newest > self._spec.stale_after_s:
             state, problem = "stale", f"its newest value is {self._unix() - newest:.0f} s old"
         else:
@@ -370,6 +372,12 @@ class GpuWatch:
             return inquiry.MetricNames(question.request_id, source=source.name, problem=str(error))
         names = [inquiry.MetricName(info.name, info.type, info.help, list(info.roles)) for info in found]
         return inquiry.MetricNames(question.request_id, names, source.name)
+
+
+def _nobodys(joined: Joined) -> str:
+    if not joined.series_unmatched:
+        return "the source has no series of this fleet's GPUs"
+    return f"none of the source's {joined.series_unmatched:,d} GPUs is this fleet's: {joined.examples[-1]}"
 
 
 def _told(question: inquiry.QueryMetrics, source: str, answer: QueryAnswer, took_ms: float) -> inquiry.MetricCurves:

@@ -272,6 +272,23 @@ def test_what_is_no_prometheus_is_called_that(body: str, said: str) -> None:
     assert (error.trouble, said in str(error)) == ("bad_answer", True), error
 
 
+def test_json_of_another_shape_is_no_crash() -> None:
+    async def other(request: web.Request) -> web.Response:
+        return web.json_response({"status": "success", "data": {"resultType": "vector", "result": {"no": "list"}}})
+
+    with serving(other) as port, past(f"http://127.0.0.1:{port}") as client:
+        for ask in (
+            lambda: client.range("up", 0, 60, 1),
+            lambda: client.instant("up", 60),
+            lambda: client.series(["up"], 0, 60),
+        ):
+            with pytest.raises(SourceError, match="of another shape") as error:
+                ask()
+            assert error.value.trouble == "bad_answer"
+        assert [one.name for one in client.names(0, 60)] == ["result", "resultType"], "without types and helps"
+        assert client.targets_down() == []
+
+
 def test_names_series_and_targets_of_a_span(server: PrometheusServer) -> None:
     now = time.time()
     with past(server.url) as client:

@@ -291,8 +291,8 @@ async def test_one_recipe_that_the_server_cannot_compute_costs_its_role_alone(se
     assert "many-to-many" in first.warnings[0]
 
 
-async def test_matchers_that_are_none_are_a_bad_query(server: PrometheusServer) -> None:
-    async with source_of(server.url, matchers="job=plain") as source:
+async def test_matchers_that_the_server_refuses_are_a_bad_query(server: PrometheusServer) -> None:
+    async with source_of(server.url, matchers='job=~"("') as source:
         with pytest.raises(SourceError) as caught:
             await source.read(["gpu_util"])
     assert caught.value.trouble == "bad_query"

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import socket
+import threading
 import time
 from collections.abc import Mapping
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +17,7 @@ import pytest
 
 from console.cli import main
 from console.cli.asked_for import moment
-from harness.metrics.gpu.preflight import gpu_metrics
+from harness.metrics.gpu.preflight import gpu_metrics, own_page, prometheus
 from harness.records.journal import JournalWriter
 from harness.records.layout import RunFolder
 from harness.records.runfile import AttemptRecord, RunFile, write_run
@@ -110,7 +113,8 @@ def test_the_overview_has_ranges_worst_replicas_growth_and_source(runs: Path, ca
     assert code == 0
     assert "Prometheus prom:9090 (amd-dme): promql, ok, 4 of 4 GPUs, a value every 15 s" in out
     power = next(line.split() for line in out.splitlines() if line.startswith("power"))
-    assert power[:8] == ["power", "W", "650", "500", "800", "4", "10", "node001/gpu1"]
+    assert power[:8] == ["power", "W", "650", "500", "800", "4", "10", "node000/gpu0"]
+    assert power[9] == "node001/gpu1", "too little power is as odd as too much"
     assert next(line for line in out.splitlines() if line.startswith("throttle_power")).split()[:5] == [
         "throttle_power", "%", "0.0", "0.0", "90.0",
     ]  # fmt: skip
@@ -128,7 +132,7 @@ def test_json_has_the_same_of_one_attempt(runs: Path, capsys: pytest.CaptureFixt
     assert code == 0
     assert (found["power"]["values"], found["power"]["gpus"], found["power"]["every_s"]) == (24, 4, 10.0)
     assert found["ecc_correctable"]["grew"] == 1.0
-    assert found["power"]["worst"][0] == ["node001/gpu1", 800.0]
+    assert found["power"]["worst"][:2] == [["node000/gpu0", 500.0], ["node001/gpu1", 800.0]]
 
 
 def test_the_course_of_one_role_of_one_replica(runs: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -217,7 +221,7 @@ def test_show_has_a_short_section_of_both(runs: Path, capsys: pytest.CaptureFixt
     make_run(runs, entries=ALERTS)
     _, out, _ = told(capsys, "show", "mine")
     assert "GPUs      4 GPUs with metrics" in out
-    assert "power: p50 650 W, 500 to 800; worst node001/gpu1 800" in out
+    assert "power: p50 650 W, 500 to 800; worst node000/gpu0 500  node001/gpu1 800" in out
     assert "alerts    2 alerts, 1 of them critical" in out
     found = json.loads(told(capsys, "show", "mine", "--json")[1])
     assert [row["role"] for row in found["gpu_metrics"]] == ["power", "throttle_power", "ecc_correctable"]
@@ -231,6 +235,52 @@ def test_the_preflight_names_a_source_that_is_missing_silent_or_simulated() -> N
     assert "simulated by the run itself" in simulated.detail
     assert "connection refused" in silent.detail
     assert "switched off" in off.detail
+
+
+PAGE = "".join(f'gpu_gfx_activity{{gpu_id="{gpu}",hostname="HOST"}} 90\n' for gpu in range(8))
+
+
+class Exporter(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(PAGE.replace("HOST", "gpu-17.example").encode())
+
+    def log_message(self, *args: object) -> None:
+        pass
+
+
+def test_the_preflight_says_when_the_gpus_are_of_other_machines() -> None:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Exporter)
+    threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+    asked = [f'metrics.gpu.targets=["http://127.0.0.1:{server.server_port}/metrics"]', "fleet.nodes=1"]
+    try:
+        strange = gpu_metrics(load_spec("demo", asked))
+        mapped = gpu_metrics(load_spec("demo", [*asked, 'metrics.gpu.hosts={gpu-17="node000"}']))
+    finally:
+        server.shutdown()
+        server.server_close()
+    assert (strange.ok, "but of gpu-17.example" in strange.detail) == (None, True), strange
+    assert 'metrics.gpu.hosts = { "gpu-17.example" = "node000" }' in strange.fix
+    assert (mapped.ok, "8 GPUs by amd-dme" in mapped.detail) == (True, True), mapped
+
+
+def test_a_program_that_is_no_prometheus_is_not_taken_for_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PACELINE_PROMETHEUS", "/bin/true")
+    found = prometheus()
+    assert (found.ok, "is no Prometheus" in found.detail) == (None, True), found
+
+
+def test_a_port_of_our_own_page_that_is_taken_is_told_before_the_run(capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        listen = f"metrics.listen=127.0.0.1:{taken.getsockname()[1]}"
+        checks = {check["name"]: check for check in json.loads(told(capsys, "doctor", "demo", "-s", listen, "--json")[1])}
+    assert checks["metrics page"]["ok"] is None
+    assert "in use" in checks["metrics page"]["detail"]
+    free = own_page(load_spec("demo", [listen]))
+    assert free is not None
+    assert free.ok
+    assert own_page(load_spec("demo")) is None
 
 
 def test_doctor_takes_a_spec(capsys: pytest.CaptureFixture[str]) -> None:

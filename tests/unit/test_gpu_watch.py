@@ -86,9 +86,10 @@ class ASupply:
     def __init__(self, source: ASource | None) -> None:
         self.source, self.why = source, "" if source else "no source of GPU metrics is configured: set metrics.gpu.url"
         self.hosts: list[str] = []
+        self.problem = ""
 
     async def open(self, hosts: Sequence[str]) -> ASource | None:
-        self.hosts = list(hosts)
+        self.hosts, self.problem = list(hosts), ""  # whatever had died is there again
         return self.source
 
     async def close(self) -> None:
@@ -194,6 +195,28 @@ async def test_a_source_that_fails_leaves_the_last_values_and_comes_back(tmp_pat
         ("down", "warn"),
         ("ok", "info"),
     ]
+
+
+async def test_a_prometheus_of_the_runs_own_that_died_is_told_although_another_takes_its_place(tmp_path: Path) -> None:
+    head = AHead(tmp_path, ASource())
+    head.register()
+    async with watching(head) as until:
+        await until(lambda: head.views)
+        head.supply.problem = "the Prometheus of this run has ended (signal SIGKILL)"
+        await until(lambda: len(head.noted("metrics.source")) == 3)
+    told = [(entry.after, entry.why) for entry in head.noted("metrics.source")]
+    assert told[1] == ("down", "the Prometheus of this run has ended (signal SIGKILL)")
+    assert told[2][0] == "ok"
+
+
+async def test_gpus_that_are_all_of_other_machines_are_named_at_once_with_what_to_set(tmp_path: Path) -> None:
+    head = AHead(tmp_path, ASource(hosts=("gpu-17", "gpu-18")), interval_s=300)
+    head.register()
+    async with watching(head) as until:
+        view = await until(lambda: head.views[-1] if head.views else None)
+    assert (view.state, view.matched, view.series_unmatched) == ("stale", 0, 4)
+    assert view.problem.startswith("none of the source's 4 GPUs is this fleet's: GPU 0 on gpu-18")
+    assert "metrics.gpu.hosts" in view.problem
 
 
 async def test_an_exporter_that_comes_and_goes_is_journalled_once(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ from harness.records.layout import RunFolder
 
 VARIABLE: Final = "PACELINE_PROMETHEUS"
 READY_S: Final = 45.0
-STOP_S: Final = 5.0  # less than a head that ends gives its source
+STOP_S: Final = 1.5  # its data is removed all the same: nothing is lost with one that has to be killed
 #: Blocks, log and head together; a run of an hour writes some 50 MB.
 MOST_DATA: Final = "1GB"
 _LISTENING = re.compile(r'msg="?Listening on"? address=(\S+)')

@@ -11,7 +11,8 @@ from __future__ import annotations
 import datetime
 import math
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
@@ -65,12 +66,17 @@ class PastProm:
         start, end = math.floor(start_unix), math.floor(end_unix)
         step = step_allowed(start, end, step_s)
         self._session.asking = query
-        found = self._api.custom_query_range(query, _moment(start), _moment(end), str(step), {"timeout": self._own_time()})
-        return _matrix(found, most, float(step), self._told())
+        with self._in_shape():
+            found = self._api.custom_query_range(query, _moment(start), _moment(end), str(step), {"timeout": self._own_time()})
+            return _matrix(found, most, float(step), self._told())
 
     def instant(self, query: str, at_unix: float, *, most: int = MOST_SERIES) -> QueryAnswer:
         self._session.asking = query
-        found = self._api.custom_query(query, {"time": f"{at_unix:.3f}", "timeout": self._own_time()})
+        with self._in_shape():
+            found = self._api.custom_query(query, {"time": f"{at_unix:.3f}", "timeout": self._own_time()})
+            return self._moment_of(found, most)
+
+    def _moment_of(self, found: Any, most: int) -> QueryAnswer:
         kind = self._session.result_kind
         if kind == "matrix":
             return _matrix(found, most, 0.0, self._told())
@@ -87,34 +93,47 @@ class PastProm:
         since = {"start": str(math.floor(start_unix)), "end": str(math.ceil(end_unix))}
         if matchers.strip():
             since["match[]"] = f"{{{matchers.strip().strip(',')}}}"
-        found = self._api.all_metrics(since)
+        with self._in_shape():
+            found = sorted(map(str, self._api.all_metrics(since)))
         try:
-            about = {one["metric_name"]: one for one in self._api.get_metric_metadata("")}
+            with self._in_shape():
+                about = {one["metric_name"]: one for one in self._api.get_metric_metadata("")}
         except SourceError as error:
             if error.passing:
                 raise
             about = {}  # a proxy may not let that through
-        return [MetricInfo(name, *(about.get(name, {}).get(key, "") for key in ("type", "help"))) for name in sorted(found)]
+        return [MetricInfo(name, *(about.get(name, {}).get(key, "") for key in ("type", "help"))) for name in found]
 
     def series(self, matchers: Iterable[str], start_unix: float, end_unix: float) -> list[dict[str, str]]:
         """Label sets that were there between these moments."""
         self._session.asking = ""
-        found: list[dict[str, str]] = self._api.get_series(
-            _moment(math.floor(start_unix)), _moment(math.ceil(end_unix)), {"match[]": list(matchers)}
-        )
-        return found
+        with self._in_shape():
+            found = self._api.get_series(
+                _moment(math.floor(start_unix)), _moment(math.ceil(end_unix)), {"match[]": list(matchers)}
+            )
+            return [dict(one) for one in found]
 
     def targets_down(self) -> list[str]:
         """Pages that the server cannot scrape now, in words; none where it does not tell of targets (Mimir, proxies)."""
         self._session.asking = ""
         try:
-            active = self._api.get_targets(state="active").get("activeTargets", [])
+            with self._in_shape():
+                active = self._api.get_targets(state="active").get("activeTargets", [])
+                down = [one for one in active if one.get("health") == "down"]
         except SourceError as error:
-            if error.trouble == "setup":
+            if error.trouble in ("setup", "bad_answer"):
                 return []
             raise
-        down = [one for one in active if one.get("health") == "down"]
         return [f"{one.get('scrapeUrl', '?')}: {promanswer.shortened(one.get('lastError', '')) or 'down'}" for one in down]
+
+    @contextmanager
+    def _in_shape(self) -> Iterator[None]:
+        """The library takes whatever has a `data` for the answer that it wants."""
+        try:
+            yield
+        except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+            text = f"{self.name} sent JSON of another shape than a Prometheus API's ({type(error).__name__}): is it one?"
+            raise SourceError("bad_answer", text) from error
 
     def close(self) -> None:
         self._session.close()
@@ -229,7 +248,8 @@ def _session_type() -> Any:
                 return bad_query
             said = promanswer.said_in(body)
             if response.status_code == 404:
-                said = f"{said}; metrics.gpu.url ends before /api/v1 and has the server's path prefix, if it has one"
+                where = "metrics.gpu.url ends before /api/v1 and has the server's path prefix, if it has one"
+                said = f"{said}; {where}" if said else where
             headers: Mapping[str, str] = response.headers
             request = httpx.Request(method, url)
             answered = httpx.Response(response.status_code, headers=_only(headers, "location", "retry-after"), request=request)

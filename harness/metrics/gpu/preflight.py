@@ -13,11 +13,13 @@ from collections.abc import Sequence
 from typing import Final
 
 from harness.doctor import Check
+from harness.metrics.exposition import listen_address
 from harness.metrics.gpu.base import MetricsSource, Reading, SourceError
 from harness.metrics.gpu.choose import choose_source, kind_of, wants_page, why_none
+from harness.metrics.gpu.join import host_forms
 from harness.metrics.gpu.roles import GPU_ROLES
 from harness.metricspec import MetricsSpec
-from harness.spec import RunSpec
+from harness.spec import RunSpec, node_name
 
 NAME: Final = "metrics"
 WITHIN_S: Final = 6.0
@@ -51,9 +53,24 @@ def gpu_metrics(spec: RunSpec, hosts: Sequence[str] = ()) -> Check:
         return Check(NAME, None, f"no GPU metrics: {error}{where}", fix)
 
 
+def own_page(spec: RunSpec) -> Check | None:
+    """Of an address that `metrics.listen` fixes on this machine; a run whose page cannot be shown goes on without it."""
+    address = listen_address(spec.metrics, spec.cluster)
+    if address is None or spec.cluster.kind != "local" or not address[1]:
+        return None
+    try:
+        with socket.create_server(address):
+            return Check("metrics page", True, f"http://{address[0] or '0.0.0.0'}:{address[1]}/metrics can be shown")
+    except OSError as error:
+        said = (error.strerror or str(error)).partition(" (while")[0]
+        why = f"metrics.listen = {spec.metrics.listen}: cannot be listened on: {said}"
+        fix = "another port, or leave metrics.listen out: a free port of 127.0.0.1 is taken, which head.json names"
+        return Check("metrics page", None, why, fix)
+
+
 def prometheus() -> Check:
     """The program for `--with-prometheus`; a run without that needs none."""
-    from harness.metrics.gpu.child import find_prometheus
+    from harness.metrics.gpu.child import VARIABLE, find_prometheus
 
     try:
         path = find_prometheus()
@@ -64,8 +81,9 @@ def prometheus() -> Check:
     except (OSError, subprocess.TimeoutExpired) as error:
         return Check("prometheus", None, f"{path} cannot be started: {error}", "only --with-prometheus needs it")
     words = (done.stdout or done.stderr).split()
-    version = words[2] if words[:2] == ["prometheus,", "version"] and len(words) > 2 else "of an unknown version"
-    return Check("prometheus", True, f"{version} at {path}, for --with-prometheus")
+    if words[:2] != ["prometheus,", "version"] or len(words) < 3:
+        return Check("prometheus", None, f"{path} is no Prometheus: it does not tell its version", f"set ${VARIABLE} right")
+    return Check("prometheus", True, f"{words[2]} at {path}, for --with-prometheus")
 
 
 def _scraping(spec: RunSpec) -> MetricsSpec:
@@ -83,14 +101,25 @@ async def _look(spec: RunSpec, hosts: Sequence[str]) -> Check:
         return Check(NAME, None, why_none(spec, hosts))
     try:
         async with asyncio.timeout(WITHIN_S):
-            return _judged(spec, source, await source.read(_ROLES))
+            return _judged(spec, source, await source.read(_ROLES), hosts)
     except TimeoutError:
         raise SourceError("timeout", f"{source.name} has not answered within {WITHIN_S:g} s") from None
     finally:
         await source.close()
 
 
-def _judged(spec: RunSpec, source: MetricsSource, reading: Reading) -> Check:
+def _strangers(spec: RunSpec, reading: Reading, hosts: Sequence[str]) -> list[str]:
+    """Machines of the source, where none of them is the fleet's by its name, nor can be by a UUID. [] where nobody knows."""
+    keys = [key for role in reading.roles.values() for key in role.keys]
+    if not hosts or spec.cluster.kind != "local" or any(key.uuid for key in keys):
+        return []
+    named = [*hosts, *map(node_name, range(spec.fleet.nodes)), *spec.metrics.gpu.hosts]
+    ours = {form for host in named for form in host_forms(host)}
+    theirs = sorted({key.host for key in keys if key.host})
+    return theirs if theirs and not any(ours & set(host_forms(host)) for host in theirs) else []
+
+
+def _judged(spec: RunSpec, source: MetricsSource, reading: Reading, hosts: Sequence[str]) -> Check:
     expected = spec.expected_replicas * max(1, spec.fleet.layout.devices)
     gpus = {
         (key.host, key.gpu or key.uuid or key.pci)
@@ -103,9 +132,15 @@ def _judged(spec: RunSpec, source: MetricsSource, reading: Reading) -> Check:
     read_by = f" by {', '.join(reading.profiles)}" if reading.profiles else ""
     detail = f"{source.name}: {len(gpus):,d} GPUs{read_by}, {expected:,d} in this fleet{every}"
     doubts = [*reading.problems[:2], *reading.warnings[:2]]
+    strangers = _strangers(spec, reading, hosts)
+    if strangers:
+        few = f"{', '.join(strangers[:3])}{' …' if len(strangers) > 3 else ''}"
+        doubts.insert(0, f"of none of this fleet's machines ({', '.join(hosts[:3])}), but of {few}")
     if len(gpus) < expected:
         doubts.insert(0, f"{expected - len(gpus):,d} GPUs have no metrics")
     if not doubts:
         return Check(NAME, True, detail)
     fix = "look at the exporters of those nodes, and at metrics.gpu.matchers" if gpus else "look at metrics.gpu"
+    if strangers:
+        fix = f'metrics.gpu.hosts = {{ "{strangers[0]}" = "{node_name(0)}" }} says which node a machine is'
     return Check(NAME, None, f"{detail}; {'; '.join(doubts)}", fix)

@@ -173,7 +173,8 @@ class PromClient:
             return bad_query
         said = promanswer.said_in(body)
         if response.status_code == 404:
-            said = f"{said}; metrics.gpu.url ends before /api/v1 and has the server's path prefix, if it has one"
+            where = "metrics.gpu.url ends before /api/v1 and has the server's path prefix, if it has one"
+            said = f"{said}; {where}" if said else where
         return refusal(response, self._spec, said)
 
     async def _body(self, response: httpx.Response) -> bytes:

@@ -179,7 +179,7 @@ class PromqlSource:
         return broken[0] if broken else why_missing(role, self._active, self._spec.prefix)
 
     def _nothing_found(self) -> str:
-        probes = ", ".join(f"{one.prefix(self._spec.prefix)}{one.probe[0]}" for one in self._profiles)
+        probes = ", ".join(dict.fromkeys(f"{one.prefix(self._spec.prefix)}{one.probe[0]}" for one in self._profiles))
         narrowed = f" with the matchers {self._spec.matchers} (metrics.gpu.matchers)" if self._spec.matchers else ""
         return (
             f"{self.name} has no metrics of a known exporter{narrowed} (looked for {probes}); does it scrape the exporters of "

@@ -71,8 +71,10 @@ def load_rules(path: str | None = None) -> list[Rule]:
         return list(_own_rules())
     try:
         text = Path(path).expanduser().read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise RulesError(f"metrics.rules {path}: cannot be read ({error}); give a Prometheus rule file") from None
+    except OSError as error:
+        raise RulesError(f"metrics.rules {path}: cannot be read ({error.strerror}); give a Prometheus rule file") from None
+    except UnicodeDecodeError:
+        raise RulesError(f"metrics.rules {path}: is not a text file in UTF-8; give a Prometheus rule file") from None
     return read_rules(text, path)
 
 

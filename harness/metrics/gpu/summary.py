@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from harness.records.reader import Record
 
 COUNTS: Final = ("energy", "ecc_correctable", "ecc_uncorrectable", "pcie_replay", "link_down", "preemptions")
+#: Whose highest value is no worse than its lowest: of a fleet that works alike, the odd one is looked for.
+_ODD_IS_BAD: Final = ("power", "mem_bw", "hbm_used", "hbm_total", "running")
 WORST: Final = 3
 
 
@@ -33,7 +35,7 @@ class RoleSummary:
     min: float | None = None
     max: float | None = None
     grew: float | None = None  # the whole fleet
-    worst: list[tuple[str, float]] = field(default_factory=list)  # slot and its mean (or growth), worst first
+    worst: list[tuple[str, float]] = field(default_factory=list)  # slot and its mean (or growth), the worst or oddest first
 
 
 def summarise_gpus(record: Record, attempt: int | None = None) -> list[RoleSummary]:
@@ -52,8 +54,11 @@ def _gauge(name: str, rows: pl.DataFrame) -> RoleSummary:
 
     ends = rows.select(p50=pl.col("value").median(), min=pl.col("value").min(), max=pl.col("value").max()).row(0, named=True)
     by_slot = rows.group_by("slot").agg(pl.col("value").mean())
-    high_is_bad = name not in ROLES or ROLES[name].high_is_bad
-    worst = by_slot.sort("value", "slot", descending=[high_is_bad, False]).head(WORST)
+    if name in _ODD_IS_BAD:
+        badness = (pl.col("value") - pl.col("value").median()).abs()
+    else:
+        badness = pl.col("value") if name not in ROLES or ROLES[name].high_is_bad else -pl.col("value")
+    worst = by_slot.sort(badness, "slot", descending=[True, False]).head(WORST)
     alike = ends["min"] == ends["max"]
     return RoleSummary(**_common(name, rows), **ends, worst=[] if alike else list(worst.iter_rows()))
 
