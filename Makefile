@@ -31,16 +31,15 @@ demo-vllm: $(VENV)/.ready
 	PACELINE_VLLM_PYTHON="$$python" $(BIN)/paceline demo --engine vllm-cpu $(ARGS)
 
 # Files share the machine, more of them than it has cores, since most of them wait; only what judges rates and latencies (marked
-# alone) has it to itself. With ARGS it is one pytest with these arguments. RERUNS=1 tries a failed test of whole processes once
-# more and lists it as R: what passes then is a race to look into.
-PYTEST := $(BIN)/python -m pytest
-WHOLE := $(PYTEST) $(if $(RERUNS),--reruns $(RERUNS) -rR)
+# alone) has it to itself. With ARGS it is one pytest with these arguments. RERUNS=1 tries a failed test once more and lists it as
+# R: what passes then is a race to look into.
+PYTEST := $(BIN)/python -m pytest $(if $(RERUNS),--reruns $(RERUNS) -rR)
 test: lint
 ifeq ($(ARGS),)
 	$(PYTEST) -m "not bench" -n 4 --dist loadfile tests/unit tests/console
-	$(WHOLE) -m "not bench" -n 3 --dist loadfile tests/cluster tests/metrics
-	$(WHOLE) -m "not bench and not alone" -n 3 --dist loadfile --durations=15 tests/system
-	$(WHOLE) -m alone --durations=15 tests/system
+	$(PYTEST) -m "not bench" -n 3 --dist loadfile tests/cluster tests/metrics
+	$(PYTEST) -m "not bench and not alone" -n 3 --dist loadfile --durations=15 tests/system
+	$(PYTEST) -m alone --durations=15 tests/system
 else
 	$(PYTEST) -m "not bench" --ignore=tests/vllm $(ARGS)
 endif

@@ -382,7 +382,7 @@ async def test_a_start_takes_what_is_typed_or_does_not_happen() -> None:
         assert app.screen is screen
         await pilot.press("tab")
         screen.action_start()
-        await wait_for(lambda: isinstance(app.screen, Dialog))
+        await wait_for(lambda: isinstance(app.screen, Dialog) and bool(app.screen.query("#cancel")))
         assert ("attempt", "explore, Server at 144 QPS, about 17,280 queries") in screen._facts(screen.draft or Draft("demo"))
 
 

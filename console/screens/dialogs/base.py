@@ -103,23 +103,16 @@ class Dialog(ModalScreen[Answer | None]):
 
     def on_mount(self) -> None:
         self._open = True
-        if self._never_made:
-            return
-        self.query_one(self.first_focus).focus()
-        self.judge_again()
-
-    @property
-    def _never_made(self) -> bool:
-        """The app closes while this opens: then nothing of it is mounted."""
-        return not self.query("#dialog-body")
+        with contextlib.suppress(NoMatches):  # the app closes while this opens: parts of it are gone already
+            self.query_one(self.first_focus).focus()
+            self.judge_again()
 
     def on_resize(self, event: Resize) -> None:
         """The facts scroll, the buttons are always there."""
-        if self._never_made:
-            return
         around = _AROUND if event.size.height >= _TALL else _AROUND_SHORT
-        self.query_one("#dialog-body").styles.max_height = max(3, event.size.height - around)
-        self.call_after_refresh(self._hint)
+        for body in self.query("#dialog-body"):
+            body.styles.max_height = max(3, event.size.height - around)
+            self.call_after_refresh(self._hint)
 
     def _hint(self) -> None:
         more = self.query_one("#dialog-body", VerticalScroll).max_scroll_y > 0
