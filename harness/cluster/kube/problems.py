@@ -10,6 +10,7 @@ import httpx
 import msgspec
 
 from harness.cluster.base import ClusterError
+from harness.exceptions import chain
 
 BUDGET_CAUSE = "DisruptionBudget"
 _FORBIDDEN = re.compile(
@@ -108,18 +109,18 @@ def of_reply(
 
 def of_silence(server: str, method: str, what: str, problem: Exception, timeout_s: float) -> ApiProblem:
     """No reply: refused, unknown, too slow, cut, or a certificate that does not fit."""
-    chain = list(_chain(problem))
-    untrusted = next((p for p in chain if isinstance(p, ssl.SSLCertVerificationError)), None)
+    causes = chain(problem)
+    untrusted = next((p for p in causes if isinstance(p, ssl.SSLCertVerificationError)), None)
     if untrusted is not None:
         reason, sentence = (
             "Untrusted",
             f"the certificate of the API server {server} is not trusted: {untrusted.verify_message.rstrip('.')}; "
             "check certificate-authority and tls-server-name in the kubeconfig",
         )
-    elif tls := next((p for p in chain if isinstance(p, ssl.SSLError)), None):
+    elif tls := next((p for p in causes if isinstance(p, ssl.SSLError)), None):
         reason, sentence = "Tls", f"no TLS connection to the API server {server}: {tls.reason or tls}"
     else:
-        why = _silence(problem, chain, timeout_s)
+        why = _silence(problem, causes, timeout_s)
         late = isinstance(problem, (TimeoutError, httpx.TimeoutException)) and not isinstance(problem, httpx.ConnectTimeout)
         reason = "TimedOut" if late else "NoReply"
         sentence = f"the API server {server} does not answer: {why} ({_VERBS.get(method, method.lower())} {what})"
@@ -192,8 +193,8 @@ def _throttled(failed: str, message: str, causes: tuple[Cause, ...]) -> str:
     )
 
 
-def _silence(problem: Exception, chain: list[BaseException], timeout_s: float) -> str:
-    for cause in chain:
+def _silence(problem: Exception, causes: list[BaseException], timeout_s: float) -> str:
+    for cause in causes:
         if isinstance(cause, ConnectionRefusedError):
             return "connection refused"
     if isinstance(problem, (TimeoutError, httpx.TimeoutException)):
@@ -204,19 +205,6 @@ def _silence(problem: Exception, chain: list[BaseException], timeout_s: float) -
     if "refused" in text or "All connection attempts failed" in text:  # anyio hides the errors of several addresses
         return "connection refused"
     return text or type(problem).__name__
-
-
-def _chain(problem: BaseException) -> list[BaseException]:
-    found: list[BaseException] = []
-    todo: list[BaseException | None] = [problem]
-    while todo and len(found) < 50:
-        one = todo.pop()
-        if one is None or one in found:
-            continue
-        found.append(one)
-        todo += [one.__cause__, one.__context__]
-        todo += getattr(one, "exceptions", ())
-    return found
 
 
 def _status(body: bytes) -> dict[str, Any]:

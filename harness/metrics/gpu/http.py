@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 
 import httpx
 
+from harness.exceptions import chain
 from harness.metrics.gpu.base import SourceError, Trouble
 from harness.metricspec import GpuSourceSpec
 
@@ -90,13 +91,13 @@ def trouble_of(error: Exception, url: str) -> SourceError:
     if isinstance(error, SourceError):
         return error
     where = shown(url)
-    chain = list(_chain(error))
-    untrusted = next((one for one in chain if isinstance(one, ssl.SSLCertVerificationError)), None)
+    causes = chain(error)
+    untrusted = next((one for one in causes if isinstance(one, ssl.SSLCertVerificationError)), None)
     if untrusted is not None:
         why = untrusted.verify_message.rstrip(".") or "it cannot be verified"
         return SourceError("setup", f"the certificate of {where} is not trusted: {why}; metrics.gpu.ca_file names the CA's file")
     waiting = ssl.SSLWantReadError, ssl.SSLWantWriteError  # stands behind an alert that came instead of data
-    tls = next((one for one in chain if isinstance(one, ssl.SSLError) and not isinstance(one, waiting)), None)
+    tls = next((one for one in causes if isinstance(one, ssl.SSLError) and not isinstance(one, waiting)), None)
     if tls is not None:
         return SourceError("setup", f"no TLS with {where}: {_why_no_tls(tls)}")
     if isinstance(error, httpx.ConnectTimeout):
@@ -111,7 +112,7 @@ def trouble_of(error: Exception, url: str) -> SourceError:
         return SourceError("bad_answer", f"{where} sent a body that cannot be unpacked: {_one_line(error)}")
     if isinstance(error, httpx.RemoteProtocolError):
         return SourceError("unreachable", f"{where} broke off or does not speak HTTP: {_one_line(error)}")
-    return SourceError("unreachable", f"{where} cannot be reached: {_silence(error, chain)}")
+    return SourceError("unreachable", f"{where} cannot be reached: {_silence(error, causes)}")
 
 
 def refusal(response: httpx.Response, spec: GpuSourceSpec, said: str = "") -> SourceError:
@@ -243,8 +244,8 @@ def _why_no_tls(error: ssl.SSLError) -> str:
     return reason
 
 
-def _silence(error: Exception, chain: list[BaseException]) -> str:
-    if any(isinstance(one, ConnectionRefusedError) for one in chain) or "All connection attempts failed" in str(error):
+def _silence(error: Exception, causes: list[BaseException]) -> str:
+    if any(isinstance(one, ConnectionRefusedError) for one in causes) or "All connection attempts failed" in str(error):
         return "connection refused"
     return _one_line(error) or type(error).__name__
 
@@ -252,16 +253,3 @@ def _silence(error: Exception, chain: list[BaseException]) -> str:
 def _one_line(error: Exception, most: int = 200) -> str:
     text = " ".join(str(error).split())
     return text if len(text) <= most else text[: most - 1] + "…"
-
-
-def _chain(error: BaseException) -> list[BaseException]:
-    found: list[BaseException] = []
-    todo: list[BaseException | None] = [error]
-    while todo and len(found) < 50:
-        one = todo.pop()
-        if one is None or one in found:
-            continue
-        found.append(one)
-        todo += [one.__cause__, one.__context__]
-        todo += getattr(one, "exceptions", ())
-    return found
