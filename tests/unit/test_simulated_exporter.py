@@ -218,7 +218,8 @@ def test_the_load_is_read_from_the_roster() -> None:
     )  # fmt: skip
     gone = Replica(1, "node000/gpu1", 0, 1, "both", state=states.LOST, incarnation="y")
     load = fleet_load([there, gone], 9.0)
-    assert load == FleetLoad(9.0, [SlotLoad("x", 5.0, 6.0, 20.0, 300.0, 5, ("ecc at 1 s",)), SlotLoad()])
+    expected = FleetLoad(9.0, [SlotLoad("x", 5.0, 6.0, 20.0, 300.0, 5, ("ecc at 1 s",)), SlotLoad()])
+    assert repr(load) == repr(expected)  # of an empty slot tokens_s is NaN, which equals nothing
     gpus = SimulatedGpus(spec)
     for now_s in (9.0, 20.0, 30.0):
         gpus.advance(fleet_load([there, gone], now_s))
