@@ -67,7 +67,7 @@ class AskAttempt(Dialog):
         yield from self.field("QPS", RateInput(f"{self._qps:g}", id="qps", compact=True, max_length=12))
         yield from self.field("reason", reason_box())
 
-    def on_rate_input_stepped(self, event: RateInput.Stepped) -> None:
+    def on_steps_input_stepped(self, event: RateInput.Stepped) -> None:
         box = self.query_one("#qps", Input)
         qps = parse_qps(box.value)
         if qps is not None:

@@ -1,4 +1,4 @@
-"""Fields of dialogs that Textual does not have as quietly: one of several on a line each, and yes or no."""
+"""Fields of dialogs that Textual does not have as quietly: a number in steps, one of several on a line each, and yes or no."""
 
 from __future__ import annotations
 
@@ -11,8 +11,23 @@ from textual.events import Click
 from textual.message import Message
 from textual.reactive import reactive
 from textual.widget import Widget
+from textual.widgets import Input
 
 Option = tuple[str, str]  # what is answered and shown, what it does
+
+
+class StepsInput(Input):
+    """Digits are typed, the arrows step."""
+
+    BINDINGS: ClassVar = [Binding("up", "step(1)", "Up", show=False), Binding("down", "step(-1)", "Down", show=False)]
+
+    class Stepped(Message):
+        def __init__(self, steps: int) -> None:
+            super().__init__()
+            self.steps = steps
+
+    def action_step(self, steps: int) -> None:
+        self.post_message(self.Stepped(steps))
 
 
 class Choice(Widget, can_focus=True):

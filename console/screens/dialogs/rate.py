@@ -4,33 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import ClassVar
 
 from textual.app import ComposeResult
-from textual.binding import Binding
 from textual.events import Key
-from textual.message import Message
 from textual.widgets import Button, Input
 
 from console.screens.dialogs.base import Answer, Dialog, Facts, reason_box
+from console.screens.dialogs.fields import StepsInput
 from console.screens.load_acts import RateNow, rate_step, stepped
 from console.widgets import fmt
 
 _LONGEST_RAMP_S = 3600.0
 
 
-class RateInput(Input):
-    """Digits are typed, `+` `-` and the arrows step: a rate has no sign."""
-
-    BINDINGS: ClassVar = [Binding("up", "step(1)", "Up", show=False), Binding("down", "step(-1)", "Down", show=False)]
-
-    class Stepped(Message):
-        def __init__(self, steps: int) -> None:
-            super().__init__()
-            self.steps = steps
-
-    def action_step(self, steps: int) -> None:
-        self.post_message(self.Stepped(steps))
+class RateInput(StepsInput):
+    """`+` and `-` step as well: a rate has no sign."""
 
     def on_key(self, event: Key) -> None:
         if event.character in ("+", "-"):
@@ -73,7 +61,7 @@ class AskRate(Dialog):
             box.placeholder = self._ramp_box(no_ramp).placeholder
         self._judge()
 
-    def on_rate_input_stepped(self, event: RateInput.Stepped) -> None:
+    def on_steps_input_stepped(self, event: RateInput.Stepped) -> None:
         box = self.query_one("#qps", Input)
         from_qps = parse_qps(box.value)
         if from_qps is None and box.value.strip():

@@ -3,30 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import ClassVar
 
 from textual.app import ComposeResult
-from textual.binding import Binding
 from textual.containers import Horizontal
-from textual.message import Message
 from textual.widgets import Button, Input
 
 from console.screens.dialogs.base import Answer, Dialog, Facts, reason_box
-from console.screens.dialogs.fields import Tick
-
-
-class NodesInput(Input):
-    """Digits are typed, the arrows step."""
-
-    BINDINGS: ClassVar = [Binding("up", "step(1)", "Up", show=False), Binding("down", "step(-1)", "Down", show=False)]
-
-    class Stepped(Message):
-        def __init__(self, steps: int) -> None:
-            super().__init__()
-            self.steps = steps
-
-    def action_step(self, steps: int) -> None:
-        self.post_message(self.Stepped(steps))
+from console.screens.dialogs.fields import StepsInput, Tick
 
 
 class AskNodes(Dialog):
@@ -42,13 +25,13 @@ class AskNodes(Dialog):
 
     def fields(self) -> ComposeResult:
         yield from self.field(
-            "nodes", NodesInput(self._staged, placeholder=str(self._now), id="nodes", compact=True, max_length=6)
+            "nodes", StepsInput(self._staged, placeholder=str(self._now), id="nodes", compact=True, max_length=6)
         )
         with Horizontal(classes="fact tick-row", id="force-row"):
             yield Tick("", id="force")
         yield from self.field("reason", reason_box())
 
-    def on_nodes_input_stepped(self, event: NodesInput.Stepped) -> None:
+    def on_steps_input_stepped(self, event: StepsInput.Stepped) -> None:
         box = self.query_one("#nodes", Input)
         nodes = self._judge_text(box.value)[0] if box.value.strip() else self._now
         if nodes is None:
