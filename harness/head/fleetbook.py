@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from harness.head.gpuplaces import hosts_of, listed
 from harness.head.roster import Replica
 from harness.records.errors import RecordError
 from harness.records.fleetfile import FleetFile, GpusOf, read_fleet, write_fleet
 from harness.records.layout import RunFolder
-from harness.spec import RunSpec, node_name
+from harness.spec import RunSpec
 
 
 class FleetBook:
@@ -25,17 +26,11 @@ class FleetBook:
         about = replica.registered
         if about is None:
             return
-        names = (about.node_name, about.host, node_name(replica.node))
-        gpus, uuids, pcis = (_listed(about.accelerator.get(name, "")) for name in ("gpus", "uuids", "pcis"))
-        hosts = list(dict.fromkeys(name for name in names if name))
-        self._news |= self.fleet.note(replica.slot, GpusOf(unix, hosts, about.pod, gpus, uuids, pcis))
+        gpus, uuids, pcis = (listed(about.accelerator.get(name, "")) for name in ("gpus", "uuids", "pcis"))
+        self._news |= self.fleet.note(replica.slot, GpusOf(unix, list(hosts_of(replica)), about.pod, gpus, uuids, pcis))
 
     def save(self) -> None:
         """If there is news. Raises RecordError."""
         if self._news:
             write_fleet(self._path, self.fleet)
             self._news = False
-
-
-def _listed(text: str) -> list[str]:
-    return [part.strip() for part in text.split(",")] if text else []

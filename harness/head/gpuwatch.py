@@ -18,6 +18,7 @@ import numpy as np
 
 from harness.head.attempt import Attempt
 from harness.head.gpucolumns import GpuColumns, Times, recorded
+from harness.head.gpuplaces import hosts_of, identity_of, places_of
 from harness.head.journal import Journal
 from harness.head.roster import Replica, Roster
 from harness.metrics.gpu.alerts import AlertBook, Change, find
@@ -26,10 +27,9 @@ from harness.metrics.gpu.choose import Supply
 from harness.metrics.gpu.join import GpuPlace, Joined, Joiner
 from harness.metrics.gpu.roles import ROLES
 from harness.metrics.gpu.rules import load_rules
-from harness.metrics.gpu.uuids import uuid_key
 from harness.metrics.gpu.window import RoleHistory
 from harness.records.writer import RecordWriter
-from harness.spec import RunSpec, node_name
+from harness.spec import RunSpec
 from harness.wire import inquiry, states
 from harness.wire.control import FleetSnapshot
 from harness.wire.gpus import AlertRow, GpuView
@@ -165,11 +165,11 @@ class GpuWatch:
             known = [replica for replica in roster.replicas if replica.registered is not None]
             if not known:
                 return None
-            places = [place for replica in roster.replicas for place in _places(replica, self.devices)]
+            places = [place for replica in roster.replicas for place in places_of(replica, self.devices)]
             if self._fleet is not None and self._fleet.places == places:  # most changes move no GPU, and a joiner has learnt
                 self._fleet.version = roster.version
             else:
-                hosts = list(dict.fromkeys(_hosts(replica)[0] for replica in known))
+                hosts = list(dict.fromkeys(hosts_of(replica)[0] for replica in known))
                 self._fleet = _Fleet(roster.version, places, hosts, Joiner(places, self._spec.hosts))
                 self._forget_moved(known)
         return self._fleet
@@ -178,7 +178,7 @@ class GpuWatch:
         """A slot that came back on other GPUs: their counts have nothing to do with those of its old ones."""
         moved: list[int] = []
         for replica in known:
-            now = _identity(replica)
+            now = identity_of(replica)
             if self._gpus_of.setdefault(replica.slot, now) != now:
                 self._gpus_of[replica.slot] = now
                 moved += range(replica.index * self.devices, (replica.index + 1) * self.devices)
@@ -396,43 +396,3 @@ def _told(question: inquiry.QueryMetrics, source: str, answer: QueryAnswer, took
         source=source,
         warnings=list(answer.warnings),
     )
-
-
-def _hosts(replica: Replica) -> tuple[str, ...]:
-    """By what names its machine may be known: on a cluster the Kubernetes node, then its own host name; the slot's node last."""
-    about = replica.registered
-    named = (about.node_name, about.host) if about is not None else ()
-    return tuple(dict.fromkeys(name for name in (*named, node_name(replica.node)) if name))
-
-
-def _identity(replica: Replica) -> tuple[str, ...]:
-    about = replica.registered.accelerator if replica.registered is not None else {}
-    if uuids := about.get("uuids", ""):
-        return tuple(map(uuid_key, _listed(uuids)))
-    return _hosts(replica)[0], about.get("pcis", "") or about.get("gpus", "")
-
-
-def _places(replica: Replica, devices: int) -> Sequence[GpuPlace]:
-    """A place for each GPU that the replica owns. Without what it registered: by its position on the node."""
-    about = replica.registered.accelerator if replica.registered is not None else {}
-    gpus, uuids, pcis = (_listed(about.get(name, "")) for name in ("gpus", "uuids", "pcis"))
-    return [
-        GpuPlace(
-            slot=replica.slot,
-            index_in_slot=device,
-            hosts=_hosts(replica),
-            gpu=_at(gpus, device) or str(replica.gpu * devices + device),
-            uuid=_at(uuids, device),
-            pci=_at(pcis, device),
-            pod=replica.registered.pod if replica.registered is not None else "",
-        )
-        for device in range(devices)
-    ]
-
-
-def _listed(text: str) -> list[str]:
-    return [part.strip() for part in text.split(",")] if text else []
-
-
-def _at(values: list[str], position: int) -> str:
-    return values[position] if position < len(values) else ""

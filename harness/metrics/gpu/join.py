@@ -48,6 +48,27 @@ class GpuPlace:
     partition: str = ""  # "": all of the GPU
 
 
+def places_of_replica(
+    slot: str,
+    position: int,
+    devices: int,
+    hosts: tuple[str, ...],
+    gpus: Sequence[str],
+    uuids: Sequence[str],
+    pcis: Sequence[str],
+    pod: str,
+) -> list[GpuPlace]:
+    """A place for each GPU of a replica that is the `position`th of its node. A number that is not known is counted."""
+
+    def at(values: Sequence[str], device: int) -> str:
+        return values[device] if device < len(values) else ""
+
+    return [
+        GpuPlace(slot, i, hosts, at(gpus, i) or str(position * devices + i), at(uuids, i), at(pcis, i), pod)
+        for i in range(devices)
+    ]
+
+
 @dataclass(frozen=True)
 class Joined:
     """Columns have a cell for each of `places`: slots in the order they were given, `devices` cells a slot."""

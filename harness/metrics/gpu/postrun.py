@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from harness.metrics.gpu import profiles as profile_files
 from harness.metrics.gpu.base import Reading, RoleReading, SeriesKey, SourceError
-from harness.metrics.gpu.join import GpuPlace, Joiner
+from harness.metrics.gpu.join import GpuPlace, Joiner, places_of_replica
 from harness.metrics.gpu.pastprom import PastProm, step_allowed
 from harness.metrics.gpu.profiles import Profile
 from harness.metrics.gpu.roles import ROLES
@@ -67,18 +67,9 @@ class Places:
             self._joiners[lives] = Joiner(places, self._hosts, slots=self.slots, devices=self.devices)
         return self._joiners[lives]
 
-    def _of(self, slot: str, life: GpusOf) -> Iterator[GpuPlace]:
+    def _of(self, slot: str, life: GpusOf) -> list[GpuPlace]:
         position = int(slot.rpartition("/gpu")[2])
-        for device in range(self.devices):
-            yield GpuPlace(
-                slot=slot,
-                index_in_slot=device,
-                hosts=tuple(life.hosts),
-                gpu=_at(life.gpus, device) or str(position * self.devices + device),
-                uuid=_at(life.uuids, device),
-                pci=_at(life.pcis, device),
-                pod=life.pod,
-            )
+        return places_of_replica(slot, position, self.devices, tuple(life.hosts), life.gpus, life.uuids, life.pcis, life.pod)
 
 
 def places_of(folder: RunFolder, run: RunFile, spec: RunSpec, hosts: Mapping[str, str]) -> Places:
@@ -100,10 +91,6 @@ def _by_position(folder: RunFolder, run: RunFile, spec: RunSpec) -> FleetFile:
         for slot in (slot for slot in spec.slots() if slot.startswith(f"{node_name(node)}/")):
             fleet.slots[slot] = [life]
     return fleet
-
-
-def _at(values: Sequence[str], position: int) -> str:
-    return values[position] if position < len(values) else ""
 
 
 # --- what a source has of a span ---------------------------------------------------------------------------------------
