@@ -12,8 +12,9 @@ fleet.json          which GPUs each replica owned, from when on; replaced atomic
 cluster.jsonl       pods and nodes as the head saw them, one change a line, appended; only of a run on a cluster
 samples/NNNNNN.parquet, timeline/NNNNNN.parquet, gpus/NNNNNN.parquet     immutable chunks, written aside and renamed
 gpus/fetched.jsonl  what was fetched into gpus/ after the run, one fetch a line; only then
-attempts/<n>/       settings asked and in effect, LoadGen's own logs
+attempts/<n>/       settings asked and in effect, LoadGen's own logs, accuracy.json and compliance.json once judged
 logs/               head.log, driver-<n>.log, node000.log, node000-gpu0.log
+labels.json         tags, note and pin that people gave it; replaced atomically
 exports/            pictures and tables that a console was asked to save; made for the first of them
 prometheus/         config and data of the run's own Prometheus; only while it runs
 """
@@ -90,6 +91,10 @@ class RunFolder:
     @property
     def fetched(self) -> Path:
         return self.gpus / "fetched.jsonl"
+
+    @property
+    def labels_json(self) -> Path:
+        return self.path / "labels.json"
 
     @property
     def prometheus(self) -> Path:

@@ -15,7 +15,7 @@ from harness.records.errors import RecordError
 from harness.records.files import write_atomically
 from harness.wire import control
 
-__all__ = ["AttemptRecord", "HeadEpoch", "RunFile", "read_run", "write_atomically", "write_run"]
+__all__ = ["AttemptRecord", "HeadEpoch", "Imported", "RunFile", "read_run", "write_atomically", "write_run"]
 
 #: min, avg, p50, p90, p95, p99, p99_9, max in milliseconds.
 Latencies = dict[str, float | None]
@@ -41,6 +41,16 @@ class AttemptRecord(control.AttemptInfo, kw_only=True):
     latency_ms: Latencies = msgspec.field(default_factory=dict)
 
 
+class Imported(msgspec.Struct):
+    """A record made of somebody else's files. `read`: files and what was taken from each; `missing`: what they do not say."""
+
+    kind: str  # loadgen, endpoints
+    source: str  # path as given
+    unix: float
+    read: list[str]
+    missing: list[str]
+
+
 class RunFile(msgspec.Struct, kw_only=True):
     run: str
     spec: dict[str, Any]
@@ -55,6 +65,7 @@ class RunFile(msgspec.Struct, kw_only=True):
     verdict: str = ""
     reasons: list[str] = []
     acts: int = 0
+    imported: Imported | None = None  # None: recorded by a head
 
 
 _decoder = msgspec.json.Decoder(RunFile)
