@@ -1,11 +1,12 @@
-"""Keeps fleet.json: notes where each replica stands when it becomes READY, and writes that down between attempts."""
+"""Keeps fleet.json: notes where each replica stands and what it is made of when it becomes READY, and writes that down between
+attempts."""
 
 from __future__ import annotations
 
 from harness.head.gpuplaces import hosts_of, listed
 from harness.head.roster import Replica
 from harness.records.errors import RecordError
-from harness.records.fleetfile import FleetFile, GpusOf, read_fleet, write_fleet
+from harness.records.fleetfile import FleetFile, GpusOf, flat_facts, read_fleet, write_fleet
 from harness.records.layout import RunFolder
 from harness.spec import RunSpec
 
@@ -27,7 +28,12 @@ class FleetBook:
         if about is None:
             return
         gpus, uuids, pcis = (listed(about.accelerator.get(name, "")) for name in ("gpus", "uuids", "pcis"))
-        self._news |= self.fleet.note(replica.slot, GpusOf(unix, list(hosts_of(replica)), about.pod, gpus, uuids, pcis))
+        where = GpusOf(unix, list(hosts_of(replica)), about.pod, gpus, uuids, pcis)
+        facts = {
+            "engine": about.engine, "role": about.role, "model": about.model, "args_hash": about.args_hash,
+            "versions": about.versions, **about.facts,
+        }  # fmt: skip
+        self._news |= self.fleet.note(replica.slot, where, flat_facts(facts))
 
     def save(self) -> None:
         """If there is news. Raises RecordError."""

@@ -14,10 +14,11 @@ from __future__ import annotations
 
 import datetime
 import logging
+import math
 import os
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
 from heapq import nlargest
@@ -133,6 +134,18 @@ def merge_logs(folder: Path, since_unix: float, limit: int) -> Merged:
         problems.append(f"{unread} less recent logs were not read: {ALL_BYTES >> 20} MB is the most at once")
     merged.problem = "; ".join(problems)
     return merged
+
+
+def time_of(line: bytes, written_unix: float) -> float | None:
+    """When a line of a log says that it was written; None for one that begins with no time. `written_unix`: of the file."""
+    begun = _begin(_clean(line), written_unix)
+    return None if begun is None else begun.unix
+
+
+def told(lines: Iterable[bytes], name: str, written_unix: float) -> list[LogLine]:
+    """Lines of the log of that file name, in its order."""
+    cleaned = Tail([_clean(line) for line in lines], 0, 0, written_unix)
+    return _lines_since(cleaned, _source(name), -math.inf, written_unix)[0]
 
 
 def _written_since(folder: Path, since_unix: float, problems: list[str]) -> list[tuple[float, Path]]:

@@ -1,0 +1,65 @@
+"""In which settings the replicas of a fleet are not alike: versions, engine arguments, kernels and other facts they registered.
+
+By fleet.json; records of before it kept facts have none to compare. A replica counts as it was at the end of the attempt. Where
+roles are split, replicas are compared within their role: prefill and decode are set up differently on purpose.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from harness.analysis.table import in_order
+from harness.analysis.views import Difference, Variant
+from harness.records.errors import RecordError
+from harness.records.fleetfile import FleetFile, GpusOf, read_fleet
+from harness.records.runfile import AttemptRecord
+
+if TYPE_CHECKING:
+    from harness.records.reader import Record
+
+NOT_TOLD = "(not told)"
+_ROLE = "role"
+
+
+def differences(record: Record, attempt: AttemptRecord | None) -> list[Difference]:
+    """Fields by name."""
+    fleet = _fleet(record)
+    if fleet is None:
+        return []
+    until = (attempt.ended_unix if attempt is not None else 0.0) or float("inf")
+    told = {slot: facts for slot, lives in fleet.slots.items() if (facts := _facts(fleet, lives, until))}
+    roles = sorted({facts.get(_ROLE, "") for facts in told.values()})
+    found: list[Difference] = []
+    for role in roles:
+        mine = {slot: facts for slot, facts in told.items() if facts.get(_ROLE, "") == role}
+        suffix = f" ({role})" if len(roles) > 1 and role else ""
+        for name in sorted({name for facts in mine.values() for name in facts}):
+            variants: dict[str, list[str]] = {}
+            for slot in sorted(mine, key=in_order):
+                variants.setdefault(mine[slot].get(name, NOT_TOLD), []).append(slot)
+            if len(variants) > 1:
+                ordered = sorted(variants.items(), key=lambda each: (-len(each[1]), each[0]))
+                found.append(Difference(name + suffix, [Variant(value, slots) for value, slots in ordered]))
+    return found
+
+
+def facts_kept(record: Record) -> bool:
+    """Whether the record has facts to compare at all."""
+    fleet = _fleet(record)
+    return fleet is not None and bool(fleet.facts)
+
+
+def _fleet(record: Record) -> FleetFile | None:
+    try:
+        return read_fleet(record.folder.fleet_json)
+    except RecordError as error:
+        if str(error) not in record.problems:
+            record.problems.append(str(error))
+        return None
+
+
+def _facts(fleet: FleetFile, lives: list[GpusOf], until: float) -> dict[str, str]:
+    """Of the last life that began by then."""
+    at_end = [life for life in lives if life.since_unix <= until] or lives[:1]
+    number = at_end[-1].facts if at_end else None
+    return fleet.facts[number] if number is not None and 0 <= number < len(fleet.facts) else {}
