@@ -8,6 +8,7 @@ each field says.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
@@ -16,12 +17,16 @@ from harness.kubespec import KubernetesSpec
 from harness.metricspec import MetricsSpec
 
 Scenario = Literal["Server", "Offline"]
-Kind = Literal["performance", "accuracy", "explore"]
+Kind = Literal["performance", "accuracy", "explore", "compliance"]
+Test = Literal["TEST06", "TEST07", "TEST09"]
 Role = Literal["both", "prefill", "decode"]
 Balance = Literal["least_outstanding", "round_robin", "least_tokens", "session"]
 Device = Literal["auto", "cuda", "rocm", "cpu"]
 StragglerPolicy = Literal["flag", "drain", "recycle"]
 
+
+#: Which models' compliance tests these are, by what model.mlperf_name begins with. All of them are for Server and Offline.
+TESTS: Mapping[str, str] = {"TEST06": "deepseek-r1", "TEST07": "gpt-oss-120b", "TEST09": "gpt-oss-120b"}
 
 _MOST_QUERIES = 50_000_000
 _MOST_TOKENS = 1_000_000_000
@@ -79,6 +84,7 @@ class SeedSpec(_Table):
 class LoadSpec(_Table):
     scenario: Scenario = "Server"
     kind: Kind = "performance"
+    test: Test | None = Field(None, description="Which compliance test, in a compliance attempt")
     target_qps: float = Field(10.0, ge=0.001, le=1_000_000)
     duration_s: float = Field(600.0, ge=0, le=604_800, description="Minimum duration; 0 in an explore attempt means no end")
     min_queries: int | None = Field(
@@ -93,6 +99,11 @@ class LoadSpec(_Table):
     max_output_tokens_accuracy: int | None = Field(None, ge=2, description="In accuracy mode; None means max_output_tokens")
     sample_deadline_s: float = Field(300.0, gt=0, description="From dispatch to COMPLETE; then the sample is dispatched again")
     max_tries: int = Field(3, ge=1, le=100, description="Dispatches of one sample before the attempt ends")
+
+    @property
+    def what(self) -> str:
+        """In words: `performance`, `compliance TEST09`."""
+        return f"{self.kind} {self.test}" if self.test else self.kind
 
     @property
     def output_limit(self) -> int:
@@ -291,6 +302,7 @@ class RunSpec(_Table):
             raise ValueError("load.kind = explore paces a rate and needs load.scenario = Server")
         if load.kind == "accuracy" and (load.max_queries or load.min_queries):
             raise ValueError("load.kind = accuracy sends every sample once; load.min_queries and load.max_queries do not apply")
+        self._check_test()
         planned = load.target_qps * load.duration_s
         if load.kind != "explore" and planned > _MOST_QUERIES:
             raise ValueError(
@@ -303,6 +315,20 @@ class RunSpec(_Table):
                 f"do not fit into memory; at most {_MOST_TOKENS:,d} tokens"
             )
         return self
+
+    def _check_test(self) -> None:
+        load, model = self.load, self.model.mlperf_name
+        if load.kind != "compliance":
+            if load.test is not None:
+                raise ValueError(f"load.test = {load.test} goes with load.kind = compliance; load.kind is {load.kind}")
+            return
+        if load.test is None:
+            raise ValueError(f"load.kind = compliance needs load.test: {', '.join(TESTS)}")
+        if model is not None and model.removesuffix("-interactive") != TESTS[load.test]:
+            fitting = ", ".join(test for test, name in TESTS.items() if model.removesuffix("-interactive") == name) or "none here"
+            raise ValueError(f"load.test = {load.test} is for {TESTS[load.test]}; for model.mlperf_name = {model}: {fitting}")
+        if load.max_queries or load.min_queries:
+            raise ValueError(f"load.test = {load.test} says how many samples; load.min_queries and load.max_queries do not apply")
 
     @model_validator(mode="after")
     def _placeable(self) -> RunSpec:

@@ -17,10 +17,11 @@ _BOM = b"\xef\xbb\xbf"
 
 
 def read_jsonl(path: Path, texts: Texts, samples: int | None) -> Dataset:
-    return dataset_from_rows(_rows(path, samples), path, texts)
+    return dataset_from_rows(json_rows(path, samples), path, texts)
 
 
-def _rows(path: Path, samples: int | None) -> Iterator[tuple[str, dict[str, Any]]]:
+def json_rows(path: Path, samples: int | None) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Where ("line 7") and the object, of the first `samples` lines or all. Raises DatasetError."""
     found = 0
     with path.open("rb") as file:
         for number, line in enumerate(file, 1):

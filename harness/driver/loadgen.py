@@ -1,4 +1,4 @@
-"""One LoadGen test over the dispatcher: performance or accuracy, Server or Offline.
+"""One LoadGen test over the dispatcher: performance, accuracy or compliance, Server or Offline.
 
 LoadGen runs on the main thread and blocks in StartTest with the GIL released. Nothing may be raised inside its
 callbacks (it would be thrown through C++ and crash at the next log flush), so they catch everything and end the
@@ -57,12 +57,14 @@ def _planned(spec: RunSpec, settings: Settings, n_samples: int, schedule: Server
     if spec.load.kind == "accuracy":
         return n_samples
     test = settings.test_settings
-    minimum = int(test.min_query_count)
+    if test.performance_issue_unique:
+        return settings.performance_count
+    minimum, duration_ms = int(test.min_query_count), int(test.min_duration_ms)
     multiple = settings.performance_count if test.sample_concatenate_permutation else 1
     if schedule is None:
-        samples = max(minimum, math.ceil(spec.load.target_qps * spec.load.duration_s * 1.1))
+        samples = max(minimum, math.ceil(spec.load.target_qps * duration_ms / 1000 * 1.1))
         return math.ceil(samples / multiple) * multiple
-    planned = schedule.generated(int(test.min_duration_ms), minimum, multiple)
+    planned = schedule.generated(duration_ms, minimum, multiple)
     return min(planned, spec.load.max_queries or planned)
 
 

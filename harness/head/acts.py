@@ -43,7 +43,7 @@ class Run(Protocol):
 
     def pause(self, paused: bool) -> str: ...
 
-    def start_attempt(self, kind: str | None, qps: float | None, who: str, why: str) -> str: ...
+    def start_attempt(self, kind: str | None, qps: float | None, who: str, why: str, test: str | None = None) -> str: ...
 
     def abort(self, who: str, why: str) -> str: ...
 
@@ -213,12 +213,13 @@ class Acts:
         return answer
 
     def _start_attempt(self, command: Command) -> str:
-        kind, qps = command.args.get("kind"), command.args.get("qps")
+        kind, qps, test = (command.args.get(name) for name in ("kind", "qps", "test"))
         answer = self._run.start_attempt(
             None if kind is None else str(kind),
             None if qps is None else number(command.args, "qps"),
             _who(command),
             command.reason,
+            None if test is None else str(test),
         )
         self._note(command, "")
         return answer

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol, get_args
 
 from pydantic import ValidationError
@@ -39,6 +39,7 @@ class Wanted:
     kind: str
     qps: float
     supersedes: int = 0
+    test: str | None = None  # of a compliance attempt
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +72,7 @@ class Operations:
         self._spec = spec
         self._clock = clock
         self._ticked_s = clock()
-        self.wanted: Wanted | None = Wanted(spec.load.kind, spec.load.target_qps)
+        self.wanted: Wanted | None = Wanted(spec.load.kind, spec.load.target_qps, test=spec.load.test)
         self.stopping: Stop | None = None
         self.changed = asyncio.Event()  # wanted or stopping was set
         self.paused = False
@@ -170,18 +171,20 @@ class Operations:
                 raise Refused("nothing is issued whose rate could move there slowly; leave the ramp out (ramp_s = 0)")
             if self.wanted is None:
                 raise Refused("no attempt is running and none is wanted; start one (start_attempt)")
-            self._check(Wanted(self.wanted.kind, qps))
-            self.want(Wanted(self.wanted.kind, qps, self.wanted.supersedes))
+            wanted = replace(self.wanted, qps=qps)
+            self._check(wanted)
+            self.want(wanted)
             return f"the next attempt runs at {qps:g} QPS (was {before:g})"
-        self._check(Wanted(attempt.spec.load.kind, qps))
-        if attempt.spec.load.kind == "explore":
+        load = attempt.spec.load
+        self._check(Wanted(load.kind, qps, test=load.test))
+        if load.kind == "explore":
             return self._change_at_once(attempt, qps, who, ramp_s)
         if ramp_s:
             raise Refused(
                 "a LoadGen attempt cannot ramp: it fixes its schedule at the start, so a new rate means a new attempt; "
                 "leave the ramp out (ramp_s = 0), or ramp in an explore attempt"
             )
-        self.want(Wanted(attempt.spec.load.kind, qps, attempt.number))
+        self.want(Wanted(load.kind, qps, attempt.number, load.test))
         attempt.end(Outcome(False, f"superseded by an attempt at {qps:g} QPS, asked for by {who}", "SUPERSEDED"))
         return (
             f"LoadGen fixes its schedule at the start: attempt {attempt.number} ends as SUPERSEDED, "
@@ -211,7 +214,7 @@ class Operations:
         onward = f", {self.ramp.left_s:.0f} s before the ramp reaches {self.ramp.to_qps:g}" if self.ramp else ""
         return f"issuing at {self.rate_qps:.6g} QPS again{onward}"
 
-    def start_attempt(self, kind: str | None, qps: float | None, who: str, why: str) -> str:
+    def start_attempt(self, kind: str | None, qps: float | None, who: str, why: str, test: str | None = None) -> str:
         if self.stopping is not None or self._head.phase in states.RUN_ENDED:
             raise Refused("the run is ending")
         if kind is not None and kind not in get_args(Kind):
@@ -220,11 +223,15 @@ class Operations:
             raise Refused(
                 f"attempt {self._head.book.next_number - 1} is running; end it first (abort), or change its rate (set_rate)"
             )
-        wanted = Wanted(kind or self._spec.load.kind, self.rate_qps if qps is None else qps)
+        kind = kind or ("compliance" if test else self._spec.load.kind)
+        if kind == "compliance":
+            test = test or self._spec.load.test
+        wanted = Wanted(kind, self.rate_qps if qps is None else qps, test=test)
         self._check(wanted)
         self.want(wanted)
         self.changed.set()
-        return f"attempt {self._head.book.next_number}: {wanted.kind} at {wanted.qps:g} QPS"
+        what = f"{wanted.kind} {wanted.test}" if wanted.test else wanted.kind
+        return f"attempt {self._head.book.next_number}: {what} at {wanted.qps:g} QPS"
 
     def abort(self, who: str, why: str) -> str:
         attempt = self._head.attempt

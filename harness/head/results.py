@@ -12,8 +12,14 @@ from typing import Any
 
 from harness.head.attempt import Attempt, Outcome
 from harness.mlperf import detail_log, rules
+from harness.mlperf.accuracy.errors import ScoringError
+from harness.mlperf.compliance.audits import Attempt as Audited
+from harness.mlperf.compliance.verify import BY_THE_LOG, verify
+from harness.mlperf.judging import Judged, judged_by_answers
+from harness.mlperf.scores import write_compliance
 from harness.mlperf.settings import settings_diff
 from harness.mlperf.verdict import Ending, VerdictInput, judge
+from harness.records.errors import RecordError
 from harness.records.layout import RunFolder
 from harness.records.reader import Record, Summary, summarise
 from harness.records.runfile import AttemptRecord
@@ -26,9 +32,10 @@ def conclude(attempt: Attempt, outcome: Outcome, folder: RunFolder, counted: dic
     summary = _measure(record, folder, {name: count for name, count in counted.items() if name != "stale"})
     record.totals["stale_replies"] = counted.get("stale", 0)
     found = _loadgen(attempt, record, spec)
-    verdict = judge(_input(attempt, outcome, summary, found, record, synthetic))
+    judged = _judge_by_answers(attempt, outcome)
+    verdict = judge(_input(attempt, outcome, summary, found, record, synthetic, judged.reasons))
     record.verdict, record.reasons, record.acts = verdict.verdict, [*verdict.reasons], verdict.acts
-    record.notes = verdict.notes
+    record.notes = [*verdict.notes, *judged.notes]
     results = {
         "completed_qps": summary.rates.get("completed_qps"),
         "tokens_per_s": summary.rates.get("tokens_per_s"),
@@ -89,6 +96,21 @@ def _loadgen(attempt: Attempt, record: AttemptRecord, spec: RunSpec) -> detail_l
     return found
 
 
+def _judge_by_answers(attempt: Attempt, outcome: Outcome) -> Judged:
+    """A compliance test that its log alone decides is verified at once; what needs texts waits for somebody to ask."""
+    load, model = attempt.spec.load, attempt.spec.model
+    if not outcome.ok:
+        return Judged()
+    trouble = ""
+    if load.test is not None and load.test in BY_THE_LOG:
+        try:
+            audited = Audited(attempt.folder, load.test, load.scenario, model.eos_token_id, model.mlperf_name)
+            write_compliance(attempt.folder, verify(audited))
+        except (ScoringError, RecordError) as error:
+            trouble = str(error)
+    return judged_by_answers(load.kind, load.test, model.mlperf_name, attempt.folder, trouble)
+
+
 def _asked(attempt: Attempt) -> dict[str, Any]:
     try:
         asked: dict[str, Any] = json.loads((attempt.folder / "asked.json").read_text())
@@ -104,6 +126,7 @@ def _input(
     found: detail_log.DetailLog | None,
     record: AttemptRecord,
     synthetic: bool,
+    judged: list[str],
 ) -> VerdictInput:
     spec, load = attempt.spec, attempt.spec.load
     result = found.result() if found is not None else None
@@ -122,7 +145,7 @@ def _input(
         ttft_p99_ms=_or_nan(summary.ttft_ms.get("p99")),
         tpot_p99_ms=_or_nan(summary.tpot_ms.get("p99")),
         settings_diff=record.settings_diff,
-        rules_diff=rules.rules_diff(model, load.scenario, load.kind, found.keys) if model and found else [],
+        rules_diff=rules.rules_diff(model, load.scenario, load.kind, found.keys, load.test) if model and found else [],
         acts=Counter(name for name, _ in attempt.acts),
         issued=record.totals["issued"],
         completed=record.totals["completed"],
@@ -131,6 +154,7 @@ def _input(
         mlperf_name=model,
         min_duration_s=load.duration_s,
         synthetic=synthetic,
+        judged=judged,
     )
 
 

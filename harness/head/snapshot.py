@@ -16,6 +16,7 @@ from harness.head.barrier import BarrierView
 from harness.head.live import Live
 from harness.head.roster import Roster
 from harness.metrics.stragglers import Judgement
+from harness.spec import LoadSpec
 from harness.wire import states
 from harness.wire.control import FleetSnapshot, SlaView
 
@@ -79,7 +80,7 @@ class SnapshotBuilder:
             target_qps=view.target_qps,
             paused=view.paused,
             elapsed_s=live.elapsed_s if attempt else 0.0,
-            duration_s=load.duration_s,
+            duration_s=_least_s(load, batch.planned if batch else 0, view.target_qps),
             min_queries=(batch.planned if batch else 0) or load.min_queries or 0,
             issued=batch.issued if batch else 0,
             completed=batch.completed if batch else 0,
@@ -177,6 +178,13 @@ class SnapshotBuilder:
 
 
 _BEAT_FLOATS = ("kv_use", "tokens_s", "step_ms", "batch", "beat_age_s", "state_age_s")
+
+
+def _least_s(load: LoadSpec, planned: int, qps: float) -> float:
+    """How long the load takes at least. Where a count decides, as in accuracy and compliance, no minimum duration applies."""
+    if load.kind in ("accuracy", "compliance") and planned and qps > 0:
+        return planned / qps
+    return load.duration_s
 
 
 def timeline_columns(snapshot: FleetSnapshot) -> dict[str, npt.NDArray[Any]]:

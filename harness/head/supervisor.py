@@ -41,6 +41,7 @@ from harness.head.workers import Workers
 from harness.metrics.exposition import listen_address
 from harness.metrics.gpu.choose import Supply
 from harness.metrics.gpu.simgpus import FleetLoad, fleet_load
+from harness.mlperf.judging import take_answers
 from harness.records.errors import RecordError
 from harness.records.journal import JournalWriter
 from harness.records.layout import RunFolder
@@ -199,13 +200,14 @@ class Supervisor:
         spec = self.spec_of(wanted)
         load = spec.load
         record = self.book.new_attempt(wanted.kind, load.scenario, wanted.qps, wanted.supersedes)
+        record.test = load.test or ""
         attempt = Attempt(record, spec, self.folder, self._context, self._on_driver)
         self.live.begin(wanted.qps, record.number)
         self.duty.begin(load.duration_s)
         self.ops.begin(wanted.qps)
         self.attempt = attempt
         self.journal.attempt = record.number
-        self.journal.note("attempt.start", subject=str(record.number), why=f"{load.kind} {load.scenario} at {wanted.qps:g} QPS")
+        self.journal.note("attempt.start", subject=str(record.number), why=f"{load.what} {load.scenario} at {wanted.qps:g} QPS")
         ready = [replica for replica in self.roster.replicas if replica.state == states.READY]
         attempt.start(self._slots, len(ready))
         for replica in ready:
@@ -220,7 +222,7 @@ class Supervisor:
     def spec_of(self, wanted: Wanted) -> RunSpec:
         """The run's spec with another kind and rate, validated like any other: raises pydantic's ValidationError."""
         raw = self.spec.model_dump()
-        raw["load"] |= {"kind": wanted.kind, "target_qps": wanted.qps}
+        raw["load"] |= {"kind": wanted.kind, "target_qps": wanted.qps, "test": wanted.test}
         return RunSpec.model_validate(raw)
 
     async def _conclude(self, attempt: Attempt) -> None:
@@ -256,6 +258,10 @@ class Supervisor:
         self.book.save()
 
     def _end_of_run(self) -> str:
+        for attempt in take_answers(self.book.run, self.folder):  # scored while the fleet was kept warm
+            self.journal.note(
+                "attempt.judged", subject=str(attempt.number), after=attempt.verdict, why="; ".join(attempt.reasons)
+            )
         last = self.book.last_attempt
         if last is None:
             stop = self.ops.stopping

@@ -8,7 +8,9 @@ line; an accuracy attempt has no results at all. `result_token_throughput` is ne
 from __future__ import annotations
 
 import json
+import math
 import re
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,6 +24,9 @@ DETAIL_LOG = "mlperf_log_detail.txt"
 _MARKER = ":::MLLOG "
 _LEAST_FOR_P99 = needed(0)  # 459: so many without one over the limit
 _LONG_AND_UNUSED = frozenset({"loaded_qsl_set", "loadgen_file_sha1"})
+#: Of a key, of errors and of warnings so many are kept: a log with millions of errors fits into memory.
+_KEPT = 1000
+_LONGEST_LINE = 64 << 20
 
 #: Percentiles that LoadGen logs, as in its keys.
 _PERCENTILES = ("50.00", "90.00", "95.00", "97.00", "99.00", "99.90")
@@ -94,13 +99,15 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class DetailLog:
-    """`keys` has the last value of every key; `values(key)` all of them. Errors and warnings are LoadGen's own texts."""
+    """`keys` has the last value of every key; `values(key)` the first thousand. Errors and warnings are LoadGen's own texts,
+    as many; `error_count` is of all."""
 
     keys: dict[str, Any]
     errors: list[str]
     warnings: list[str]
     complete: bool
     unreadable_lines: int = 0
+    error_count: int = 0
     _all: dict[str, list[Any]] = field(default_factory=dict, repr=False)
 
     def values(self, key: str) -> list[Any]:
@@ -109,24 +116,23 @@ class DetailLog:
     def result(self) -> Result:
         keys = self.keys
         reasons = [line.strip(" *") for text in self.values("result_invalid_reason") for line in str(text).splitlines()]
-        samples_per_s = keys.get("result_completed_samples_per_sec", keys.get("result_samples_per_second"))
-        tokens_per_s = keys.get("result_completed_tokens_per_second", keys.get("result_tokens_per_second"))
+        validity, queries = keys.get("result_validity"), _number(keys.get("result_query_count"))
         return Result(
-            validity=keys.get("result_validity"),
+            validity=validity if isinstance(validity, str) else None,
             invalid_reasons=[reason for reason in reasons if reason],
-            perf_constraints_met=keys.get("result_perf_constraints_met"),
-            min_duration_met=keys.get("result_min_duration_met"),
-            min_queries_met=keys.get("result_min_queries_met"),
-            early_stopping_met=keys.get("early_stopping_met"),
+            perf_constraints_met=_truth(keys.get("result_perf_constraints_met")),
+            min_duration_met=_truth(keys.get("result_min_duration_met")),
+            min_queries_met=_truth(keys.get("result_min_queries_met")),
+            early_stopping_met=_truth(keys.get("early_stopping_met")),
             early_stopping_ttft=_one_line(keys.get("early_stopping_ttft_result", "")),
             early_stopping_tpot=_one_line(keys.get("early_stopping_tpot_result", "")),
-            queries=keys.get("result_query_count"),
-            samples_per_s=None if samples_per_s is None else float(samples_per_s),
-            tokens_per_s=None if tokens_per_s is None else float(tokens_per_s),
+            queries=None if queries is None else int(queries),
+            samples_per_s=_number(keys.get("result_completed_samples_per_sec", keys.get("result_samples_per_second"))),
+            tokens_per_s=_number(keys.get("result_completed_tokens_per_second", keys.get("result_tokens_per_second"))),
             ttft_ms=self._latencies("result_first_token_{}_latency_ns", "result_first_token_{}_percentile_latency_ns"),
             tpot_ms=self._latencies("result_time_to_output_token_{}", "result_time_per_output_token_{}_percentile_ns"),
             latency_ms=self._latencies("result_{}_latency_ns", "result_{}_percentile_latency_ns"),
-            num_errors=max(int(keys.get("num_errors", 0)), len(self.errors)),
+            num_errors=max(int(_number(keys.get("num_errors")) or 0), self.error_count),
         )
 
     def explanations(self) -> list[str]:
@@ -145,54 +151,90 @@ class DetailLog:
     def _latencies(self, moment: str, percentile: str) -> dict[str, float]:
         named = {name: moment.format(name) for name in ("min", "mean", "max")}
         named |= {p: percentile.format(p) for p in _PERCENTILES}
-        return {name: float(self.keys[key]) / 1e6 for name, key in named.items() if key in self.keys}
+        found = {name: _number(self.keys.get(key)) for name, key in named.items()}
+        return {name: ns / 1e6 for name, ns in found.items() if ns is not None}
 
 
 def read(path: Path) -> DetailLog:
-    """The log of an attempt's folder, or that file itself. A missing one reads as an empty, incomplete log."""
+    """The log of an attempt's folder, or that file itself, line by line. A missing one reads as an empty, incomplete log."""
     file = path / DETAIL_LOG if path.is_dir() else path
     try:
-        return parse(file.read_text(encoding="utf-8", errors="replace"))
+        with file.open(encoding="utf-8", errors="replace", newline="\n") as lines:
+            return _parse(iter(lambda: lines.readline(_LONGEST_LINE), ""))
     except FileNotFoundError:
         return parse("")
 
 
 def parse(text: str) -> DetailLog:
+    return _parse(text.split("\n"))
+
+
+def _parse(lines: Iterable[str]) -> DetailLog:
     everything: dict[str, list[Any]] = {}
+    keys: dict[str, Any] = {}
     errors: list[str] = []
     warnings: list[str] = []
-    unreadable = 0
-    for line in text.splitlines():
+    unreadable = error_count = 0
+    for entry in _entries(lines):
+        if entry is None:
+            unreadable += 1
+            continue
+        key, value, about = entry
+        if key in _LONG_AND_UNUSED:
+            continue
+        keys[key] = value
+        _keep(everything.setdefault(key, []), value)
+        if about.get("is_error"):
+            error_count += 1
+            _keep(errors, str(value))
+        elif about.get("is_warning"):
+            _keep(warnings, str(value))
+    return DetailLog(keys, errors, warnings, _is_complete(keys, everything), unreadable, error_count, everything)
+
+
+def _entries(lines: Iterable[str]) -> Iterator[tuple[str, Any, dict[str, Any]] | None]:
+    """Key, value and metadata of every entry; None for one that cannot be read."""
+    for line in lines:
         at = line.find(_MARKER)
         if at < 0:
             continue
         try:
             entry = json.loads(line[at + len(_MARKER) :])
             key, value, about = entry["key"], entry["value"], entry.get("metadata", {})
-        except (ValueError, KeyError, TypeError, AttributeError):
-            unreadable += 1
-            continue
-        if key in _LONG_AND_UNUSED:
-            continue
-        everything.setdefault(key, []).append(value)
-        if about.get("is_error"):
-            errors.append(str(value))
-        elif about.get("is_warning"):
-            warnings.append(str(value))
-    keys = {key: values[-1] for key, values in everything.items()}
-    return DetailLog(keys, errors, warnings, _is_complete(keys, everything), unreadable, everything)
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            yield None
+        else:
+            yield (key, value, about) if isinstance(key, str) and isinstance(about, dict) else None
+
+
+def _keep(values: list[Any], value: Any) -> None:
+    if len(values) < _KEPT:
+        values.append(value)
 
 
 def _is_complete(keys: dict[str, Any], everything: dict[str, list[Any]]) -> bool:
     """Written to its end: with its results, or (accuracy has none) with every part's end and every sample."""
     if keys.get("effective_test_mode") != "AccuracyOnly":
         return "result_validity" in keys and "num_errors" in keys
-    counts = zip(everything.get("generated_query_count", []), everything.get("generated_samples_per_query", []), strict=False)
-    generated = sum(int(queries) * int(samples) for queries, samples in counts)
-    ended = len(everything.get("power_end", []))
-    return 0 < ended == len(everything["generated_query_count"]) and generated >= int(
-        keys.get("effective_accuracy_sample_count", 1)
-    )
+    parts = everything.get("generated_query_count", [])
+    counts = zip(parts, everything.get("generated_samples_per_query", []), strict=False)
+    generated = sum((_number(queries) or 0) * (_number(samples) or 0) for queries, samples in counts)
+    wanted = _number(keys.get("effective_accuracy_sample_count"))
+    return 0 < len(everything.get("power_end", [])) == len(parts) and generated >= (1 if wanted is None else wanted)
+
+
+def _number(value: Any) -> float | None:
+    """None for what is no number that can be counted with."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        return float(value) if math.isfinite(value) else None
+    except OverflowError:
+        return None
+
+
+def _truth(value: Any) -> bool | None:
+    return value if isinstance(value, bool) else None
 
 
 def _one_line(text: Any) -> str:

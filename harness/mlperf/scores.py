@@ -88,5 +88,5 @@ def _read(path: Path, kind: type[_Kind]) -> _Kind | None:
         return None
     except OSError as error:
         raise RecordError.from_os(path, "read", error) from error
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise RecordError(path, f"is not what scoring writes: {error}") from error

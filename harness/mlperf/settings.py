@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from harness.mlperf.compliance.audits import AUDITS
 from harness.mlperf.rules import MODELS, SEEDS_V61, ModelRules, Seeds
 from harness.spec import RunSpec
 
@@ -41,7 +42,7 @@ class Settings:
     log_settings: Any
     asked: dict[str, Asked]
     performance_count: int  # for ConstructQSL
-    audit_path: str  # for StartTestWithLogSettings: a name that does not exist, so that no stray audit.config counts
+    audit_path: str  # for StartTestWithLogSettings: but for compliance a name that does not exist, lest a stray file counts
     schedule_seed: int  # for ServerSchedule
     workdir: Path
 
@@ -58,31 +59,33 @@ def build(spec: RunSpec, n_samples: int, workdir: Path) -> Settings:
     import mlperf_loadgen as lg
 
     if spec.load.kind == "explore":
-        raise SettingsError("an explore attempt does not run LoadGen; use load.kind = performance or accuracy")
+        raise SettingsError("an explore attempt does not run LoadGen; use load.kind = performance, accuracy or compliance")
     if n_samples < 1:
         raise SettingsError("the dataset has no samples")
     workdir.mkdir(parents=True, exist_ok=True)  # LoadGen does not create it: it returns without a word and crashes at exit
     test = lg.TestSettings()
-    user_conf = workdir / "user.conf"
-    user_conf.write_text(_user_conf(spec))
+    user_conf, audit_path = workdir / "user.conf", workdir / "no-audit.config"
+    user_conf.write_text(_user_conf(spec, n_samples))
     if spec.model.mlperf_name:
         _read_config(test, user_conf, spec.model.mlperf_name, spec.load.scenario)
     test.scenario = getattr(lg.TestScenario, spec.load.scenario)
-    test.mode = lg.TestMode.PerformanceOnly if spec.load.kind == "performance" else lg.TestMode.AccuracyOnly
-    asked: dict[str, Asked] = {
-        "scenario": spec.load.scenario,
-        "test_mode": "PerformanceOnly" if spec.load.kind == "performance" else "AccuracyOnly",
-    }
+    mode = "AccuracyOnly" if spec.load.kind == "accuracy" else "PerformanceOnly"
+    test.mode = getattr(lg.TestMode, mode)
+    asked: dict[str, Asked] = {"scenario": spec.load.scenario, "test_mode": mode}
     _set_seeds(test, spec, asked)
     _set_load(test, spec, asked)
     _set_limits(test, spec, asked)
     performance_count = _set_counts(test, spec, n_samples, asked)
+    if spec.load.test is not None:
+        audit_path = workdir / "audit.config"
+        audit_path.write_text(AUDITS[spec.load.test].config())
+        _set_audit(test, spec.load.test, spec.load.scenario, asked)
     return Settings(
         test_settings=test,
         log_settings=_log_settings(lg, workdir),
         asked=asked,
         performance_count=performance_count,
-        audit_path=str(workdir / "no-audit.config"),
+        audit_path=str(audit_path),
         schedule_seed=seeds_of(spec).schedule,
         workdir=workdir,
     )
@@ -131,7 +134,7 @@ def _read_config(test: Any, user_conf: Path, model: str, scenario: str) -> None:
         raise SettingsError(f"LoadGen could not read {user_conf}")
 
 
-def _user_conf(spec: RunSpec) -> str:
+def _user_conf(spec: RunSpec, n_samples: int) -> str:
     load, model = spec.load, spec.model.mlperf_name or "*"
     lines = [
         "# Written for this attempt; the same values are in effect.",
@@ -142,6 +145,10 @@ def _user_conf(spec: RunSpec) -> str:
         lines.append(f"{model}.{load.scenario}.min_query_count = {load.min_queries}")
     if load.max_queries is not None:
         lines.append(f"{model}.{load.scenario}.max_query_count = {load.max_queries}")
+    if load.test is not None and AUDITS[load.test].unique:
+        # The model's own count may be larger than this dataset: LoadGen would crash in Offline (see audits.py).
+        count = load.performance_samples or min(AUDITS[load.test].performance_samples, n_samples)
+        lines.append(f"{model}.*.performance_sample_count_override = {count}")
     return "\n".join(lines) + "\n"
 
 
@@ -205,6 +212,23 @@ def _set_counts(test: Any, spec: RunSpec, n_samples: int, asked: dict[str, Asked
         test.accuracy_sample_count_override = n_samples
     asked["accuracy_sample_count"] = int(test.accuracy_sample_count_override) or n_samples
     return performance_count
+
+
+def _set_audit(test: Any, name: str, scenario: str, asked: dict[str, Asked]) -> None:
+    """What LoadGen will take from audit.config, set beforehand too, so that what is planned here is what it will do."""
+    audit = AUDITS[name]
+    test.min_duration_ms = asked["min_duration_ms"] = 0
+    test.min_query_count = audit.min_queries
+    test.sample_concatenate_permutation = asked["sample_concatenate_permutation"] = False
+    test.performance_issue_unique = asked["performance_issue_unique"] = audit.unique
+    for key in ("accuracy_log_rng_seed", "accuracy_log_sampling_target"):
+        asked[key] = audit.settings[key]
+        setattr(test, key, audit.settings[key])
+    if scenario == "Server":
+        asked["min_query_count"] = audit.min_queries
+    else:
+        asked["note.min_samples"] = f"at least {audit.min_queries} samples in the one Offline query"
+    asked["note.audit"] = f"{name}: audit.config is given to LoadGen"
 
 
 def _log_settings(lg: Any, workdir: Path) -> Any:

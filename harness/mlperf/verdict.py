@@ -3,8 +3,9 @@
 LoadGen's VALID is one of the conditions, not the verdict: LoadGen says VALID in spite of logged errors (double
 completions, missing token counts), and does not know about operators. VALID here needs all of: LoadGen VALID, no error
 logged, TTFT and TPOT within limits by our own numbers, settings in effect as asked and as the rules want, every sample
-issued and completed, no operator act other than a drain. Drains are what load balancing may do anyway: they are counted
-and shown as ACTS n.
+issued and completed, no operator act other than a drain. An accuracy attempt has no limits and needs its gate reached; a
+compliance attempt, in which LoadGen's own verdict means nothing, its test passed: `judged` says what is lacking. Drains are
+what load balancing may do anyway: they are counted and shown as ACTS n.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ Ending = Literal["finished", "superseded", "aborted", "crashed"]
 
 @dataclass(frozen=True, slots=True)
 class VerdictInput:
-    kind: str  # performance, accuracy, explore
+    kind: str  # performance, accuracy, explore, compliance
     scenario: str
     ending: Ending
     ending_reason: str = ""  # in words, for everything that is not "finished"
@@ -46,6 +47,7 @@ class VerdictInput:
     mlperf_name: str | None = None
     min_duration_s: float = 0.0  # as set for the attempt
     synthetic: bool = False
+    judged: list[str] = field(default_factory=list)  # why score or test do not let it be VALID (harness.mlperf.judging)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +87,7 @@ def judge(attempt: VerdictInput) -> Verdict:
         *_sample_reasons(attempt),
         *_settings_reasons(attempt),
         *_act_reasons(attempt),
+        *attempt.judged,
     ]
     return Verdict("INVALID" if reasons else "VALID", reasons, acts, notes)
 
@@ -102,8 +105,8 @@ def _loadgen_reasons(attempt: VerdictInput) -> list[str]:
 
 
 def _limit_reasons(attempt: VerdictInput) -> list[str]:
-    """Limits are those of the Server scenario, and of performance: an accuracy attempt has none."""
-    if attempt.scenario != "Server" or attempt.kind == "accuracy":
+    """Limits are those of the Server scenario, and of performance: accuracy and compliance attempts have none."""
+    if attempt.scenario != "Server" or attempt.kind in ("accuracy", "compliance"):
         return []
     reasons = []
     for name, limit_ms, p99_ms in (
@@ -160,6 +163,8 @@ def _notes(attempt: VerdictInput) -> list[str]:
         notes.append(
             f"{attempt.redispatched} sample{'s were' if attempt.redispatched != 1 else ' was'} dispatched again after a loss"
         )
+    if attempt.kind == "compliance" and attempt.loadgen_validity == "INVALID":
+        notes.append("LoadGen says INVALID, as is normal here: a compliance test is short and has no limits to hold")
     if attempt.synthetic:
         notes.append("synthetic engine: the numbers are a model's, not hardware's")
     return notes

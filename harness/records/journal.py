@@ -16,6 +16,9 @@ from harness.wire.control import JournalEntry
 #: Bytes that may wait for a disk with room (some 20,000 entries); later entries are then dropped and counted.
 WAITING_BYTES = 4 << 20
 
+#: Entries that were made about a run after its end, when its answers were judged: no part of what happened in it.
+AFTER_THE_RUN = frozenset({"attempt.scored", "attempt.verified"})
+
 _encoder = msgspec.json.Encoder(enc_hook=plain)
 _decoder = msgspec.json.Decoder(JournalEntry)
 

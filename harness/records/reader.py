@@ -12,6 +12,7 @@ import contextlib
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Literal
 
 import polars as pl
 
@@ -26,6 +27,9 @@ from harness.records.writer import chunk_number
 __all__ = ["Record", "ReplicaSummary", "Summary", "slowest", "summarise"]
 
 Query = Callable[[pl.LazyFrame], pl.LazyFrame]
+Table = Literal["samples", "timeline", "gpus"]
+#: What polars makes of a damaged chunk. Its panics are BaseExceptions: nobody else would catch them.
+_BAD_CHUNK = (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError)
 
 
 class Record:
@@ -74,16 +78,22 @@ class Record:
         """One row a GPU, role and round: GPU_SCHEMA. Empty where the run had no source of GPU metrics."""
         return self._scan(self.folder.gpus, GPU_SCHEMA, attempt)
 
-    def collect(self, query: Query, attempt: int | None = None) -> pl.DataFrame:
-        """The query's result over the samples, without the chunks that turn out to be damaged."""
+    def collect(self, query: Query, attempt: int | None = None, table: Table = "samples") -> pl.DataFrame:
+        """The query's result over a table, without the chunks that turn out to be damaged. A frame of `samples`, `timeline` or
+        `gpus` that is collected by its caller raises for those, or even panics."""
+        folder = getattr(self.folder, table)
+        quick = {"samples": self._quick_samples}.get(table, getattr(self, table))
         try:
-            return query(with_times(self._scan(self.folder.samples, SAMPLE_SCHEMA, attempt, self._marked))).collect()
-        except pl.exceptions.PolarsError:
-            self.samples()
-            for path in _chunks(self.folder.samples):
+            return query(quick(attempt)).collect()
+        except _BAD_CHUNK:
+            getattr(self, table)()
+            for path in _chunks(folder):
                 if self._checked.get(path):
                     self._decode(path)
-            return query(self.samples(attempt)).collect()
+            return query(getattr(self, table)(attempt)).collect()
+
+    def _quick_samples(self, attempt: int | None) -> pl.LazyFrame:
+        return with_times(self._scan(self.folder.samples, SAMPLE_SCHEMA, attempt, self._marked))
 
     def _scan(
         self, folder: Path, schema: pl.Schema, attempt: int | None, check: Callable[[Path, pl.Schema], bool] | None = None
@@ -118,7 +128,7 @@ class Record:
         try:
             with path.open("rb") as file:  # by its path, polars takes brackets in a folder's name for a pattern
                 found = pl.read_parquet_schema(file)
-        except (pl.exceptions.PolarsError, OSError) as error:
+        except _BAD_CHUNK as error:
             self._problem(f"{path}: damaged, left out ({_first_line(error)})")
             found = None
         usable = found is not None and _reads(dict(found), schema)
@@ -130,7 +140,7 @@ class Record:
     def _decode(self, path: Path) -> None:
         try:
             pl.read_parquet(path, glob=False)
-        except (pl.exceptions.PolarsError, OSError) as error:
+        except _BAD_CHUNK as error:
             self._problem(f"{path}: damaged, left out ({_first_line(error)})")
             self._checked[path] = False
 

@@ -205,9 +205,9 @@ class Command(_Message):
     """An operator's act. Repeats with the same request id are answered, not run again.
 
     Names and arguments: set_rate{qps,ramp_s?} · drain{slot,incarnation} · recycle{slot,incarnation}
-    · evict{slot,incarnation,deadline_s?,force?,cordon?} · readmit{slot} · waive{slot} · start_attempt{kind?,qps?} · abort · stop
-    · pause · resume · set_policy{policy} · scale{nodes} · take_control · release_control. `incarnation` may be a prefix; empty
-    means "the current one". On a cluster `evict` takes the slot's whole pod, with every replica in it.
+    · evict{slot,incarnation,deadline_s?,force?,cordon?} · readmit{slot} · waive{slot} · start_attempt{kind?,qps?,test?}
+    · abort · stop · pause · resume · set_policy{policy} · scale{nodes} · take_control · release_control. `incarnation` may be a
+    prefix; empty means "the current one". On a cluster `evict` takes the slot's whole pod, with every replica in it.
     """
 
     request_id: str
@@ -284,6 +284,7 @@ class AttemptInfo(msgspec.Struct, omit_defaults=True):
     totals: dict[str, int] = {}  # while it runs: issued, completed, … as of a few seconds ago
     settings_diff: list[str] = []
     results: dict[str, float] = {}  # at its end, whole attempt: completed_qps, tokens_per_s, ttft_p99_ms, tpot_p99_ms
+    test: str = ""  # of a compliance attempt: TEST06, TEST07, TEST09
 
 
 class RunState(_Message):
