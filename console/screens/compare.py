@@ -1,56 +1,184 @@
-"""Runs side by side: opened from the list of runs, left to it."""
+"""Two to eight runs side by side: opened from the list of runs, left to it.
+
+Samples are read in a thread, one run after the other; who leaves while that goes on ends it with the run that is being read.
+"""
 
 from __future__ import annotations
 
-from typing import ClassVar
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar, Final
 
+from textual import on
 from textual.app import ComposeResult
 
 from console.actions import BY_ID, Where, bindings
+from console.errors import describe
 from console.screens.base import PaintedScreen, Tables
+from console.screens.drill_definitions import DefinitionsScreen
 from console.screens.lines import LinesKeys
-from console.store.runs import Comparison
+from console.widgets.compare import VIEWS, ComparePane, about
+from console.widgets.curves import Curves
 from console.widgets.footer import KeyFooter
 from console.widgets.header import HeaderLine
+from console.widgets.launching import AboutLine
 from console.widgets.listing import LinesPane
-from console.widgets.runs import ComparePane
+
+if TYPE_CHECKING:
+    from harness.analysis.comparing import Comparison
+
+_FOOTER: Final = ("next_view", "baseline", "metric", "curves", "definitions", "back", "export", "help", "leave")
+
+
+class _Left(Exception):
+    """The screen was left while runs were read."""
 
 
 class CompareScreen(LinesKeys, PaintedScreen):
-    """Two to four runs side by side; esc goes back to the list."""
+    BINDINGS = bindings("compare")
+    WHERE: ClassVar[Where] = "compare"
 
-    BINDINGS = bindings("runs", ("back", "up", "down", "page_up", "page_down", "top", "bottom"))
-    WHERE: ClassVar[Where] = "runs"
-
-    def __init__(self, comparison: Comparison) -> None:
+    def __init__(self, paths: Sequence[Path]) -> None:
         super().__init__()
-        self._comparison = comparison
+        self._paths = list(paths)
+        self._left = False
 
     def compose(self) -> ComposeResult:
         app = self.console_app
-        yield HeaderLine(app.store, "Runs ▸ Compare", looks_only=app.looks_only, id="header")
-        yield ComparePane(self._comparison, id="compare")
-        yield KeyFooter([BY_ID[name] for name in ("back", "export", "help", "leave")], app.why_not, id="footer")
+        yield HeaderLine(None, "Runs ▸ Compare", id="header")
+        yield Curves(id="curves")
+        yield ComparePane(id="compare")
+        yield AboutLine(id="about")
+        yield KeyFooter([BY_ID[name] for name in _FOOTER], app.why_not, id="footer")
 
     @property
     def pane(self) -> ComparePane:
         return self.query_one("#compare", ComparePane)
+
+    @property
+    def curves(self) -> Curves:
+        return self.query_one("#curves", Curves)
 
     def moving(self) -> LinesPane:
         return self.pane
 
     def on_mount(self) -> None:
         self.pane.focus()
+        self.run_worker(self._read(), group="compare", exclusive=True)
+
+    def on_unmount(self) -> None:
+        self._left = True
+
+    # --- reading ---------------------------------------------------------------------------------------------
+
+    async def _read(self) -> None:
+        try:
+            found = await asyncio.to_thread(self._compare)
+        except _Left:
+            return
+        except Exception as error:
+            self.pane.say(f"cannot be compared: {describe(error)[0]}")
+            return
+        self.pane.put(found)
+        self._show()
+
+    def _compare(self) -> Comparison:
+        """In a thread: reads every sample."""
+        from harness.analysis.comparing import compare
+        from harness.records.reader import Record
+
+        def progress(text: str) -> None:
+            if self._left:
+                raise _Left
+            self.app.call_from_thread(self._say, text)
+
+        return compare([(Record(path), None) for path in self._paths], progress=progress)
+
+    def _say(self, text: str) -> None:
+        if self.is_attached:
+            self.pane.say(f"{text} …")
+
+    # --- showing ---------------------------------------------------------------------------------------------
+
+    def _show(self) -> None:
+        pane = self.pane
+        drawn = pane.view == "distributions" and pane.overlay is not None
+        self.set_class(drawn, "-curves")
+        if drawn:
+            self.curves.put(pane.overlay, tail=self.curves.tail)
+        self._tell_row()
+
+    @on(LinesPane.Moved)
+    def _tell_row(self) -> None:
+        pane = self.pane
+        if pane.found is not None:
+            remarks = "; ".join(pane.found.remarks)
+            self.query_one("#about", AboutLine).say(about(pane.found, pane.row) or remarks)
+
+    def action_next_view(self) -> None:
+        pane = self.pane
+        pane.choose(VIEWS[(VIEWS.index(pane.view) + 1) % len(VIEWS)])
+        self._show()
+
+    def action_metric(self) -> None:
+        self.pane.metric += self.pane.view == "distributions"
+        self.pane.choose("distributions")
+        self._show()
+
+    def action_curves(self) -> None:
+        self.curves.tail = not self.curves.tail
+        self.pane.choose("distributions")
+        self._show()
+
+    def action_baseline(self) -> None:
+        from harness.analysis.comparing import rebased
+
+        pane = self.pane
+        if (found := pane.found) is not None:
+            at = pane.at
+            pane.first = 0
+            pane.put(rebased(found, (found.baseline + 1) % len(found.sides)))
+            pane.move_to(at)
+            self._show()
+
+    def action_left(self) -> None:
+        self.pane.scroll_sides(-1)
+
+    def action_right(self) -> None:
+        self.pane.scroll_sides(1)
+
+    def action_definitions(self) -> None:
+        found = self.pane.found
+        if found is not None:
+            ids = [
+                "percentile",
+                "percentile_interval",
+                "rate_interval",
+                "difference_interval",
+                *(row.id for row in found.figures),
+            ]
+            self.app.push_screen(DefinitionsScreen("What these figures are", ids))
 
     def action_back(self) -> None:
         self.app.pop_screen()
 
     def tables(self) -> Tables:
-        names = [row.name for row in self._comparison.runs]
+        if (found := self.pane.found) is None:
+            return {}
+        from harness.analysis.comparing import rows_of
+
+        names = [side.name for side in found.sides]
+        curves = [
+            {"metric": overlay.metric, "run": name, "ms": ms, "share_at_or_below": share}
+            for overlay in found.overlays
+            for name, cdf in zip(names, overlay.cdfs, strict=True)
+            for ms, share in cdf
+        ]
+        settings = [{"group": row.group, "field": row.field, **dict(zip(names, row.values, strict=True))} for row in found.config]
         return {
-            "figures": [
-                {"figure": one.name, "unit": one.unit, **dict(zip(names, one.values, strict=True))}
-                for one in self._comparison.figures
-            ],
-            "spec": [{"field": field, **dict(zip(names, values, strict=True))} for field, values in self._comparison.spec],
+            "figures": rows_of(found),
+            "distributions": curves,
+            "settings": settings,
+            "warnings": [{"text": one} for one in found.warnings],
         }
