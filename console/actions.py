@@ -15,7 +15,7 @@ from typing import Final, Literal
 from textual.binding import Binding, BindingType
 
 Group = Literal["Screens", "Act", "Look", "Move", "Replay", "Console"]
-Where = Literal["app", "launch", "live", "fleet", "replica", "sla", "events", "runs", "metrics", "record"]
+Where = Literal["app", "launch", "live", "fleet", "replica", "sla", "events", "runs", "metrics", "record", "compare", "scaling"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class Action:
 _ROWS: Final[tuple[Where, ...]] = ("live", "fleet")
 _ON: Final[tuple[Where, ...]] = ("live", "fleet", "replica")
 _REPLAYED: Final[tuple[Where, ...]] = ("live", "fleet", "sla")
-_LISTS: Final[tuple[Where, ...]] = ("live", "fleet", "events", "runs", "launch", "metrics")
+_LISTS: Final[tuple[Where, ...]] = ("live", "fleet", "events", "runs", "launch", "metrics", "record", "compare", "scaling")
 
 ACTIONS: Final = (
     Action("mode_launch", "0", "0", "Launch", "choose, check and start a run; attach to one", "Screens"),
@@ -90,11 +90,12 @@ ACTIONS: Final = (
            "Look", ("launch",), "Edit", False, "FIELD=VALUE"),
 
     Action("open", "enter", "↵", "Open", "go into what is under the cursor", "Look",
-           ("live", "fleet", "events", "runs", "launch", "metrics"), "Open"),
+           ("live", "fleet", "events", "runs", "launch", "metrics", "record", "scaling"), "Open"),
     Action("filter", "slash", "/", "Filter rows", "slow  !ready  n033  z>3  ttft>2.5s  kv>90%  a b  a|b", "Look",
-           ("live", "fleet", "events", "runs", "launch"), "Filter", False, "EXPRESSION"),
-    Action("sort", "o", "o", "Next sort order", "or :sort COLUMN", "Look", ("live", "fleet", "runs"), "Sort", False, "COLUMN"),
-    Action("reverse", "O", "O", "Reverse the order", "last first; again puts it back", "Look", ("fleet", "runs")),
+           ("live", "fleet", "events", "runs", "launch", "record"), "Filter", False, "EXPRESSION"),
+    Action("sort", "o", "o", "Next sort order", "or :sort COLUMN", "Look", ("live", "fleet", "runs", "record"), "Sort", False,
+           "COLUMN"),
+    Action("reverse", "O", "O", "Reverse the order", "last first; again puts it back", "Look", ("fleet", "runs", "record")),
     Action("freeze", "f", "f", "Freeze the order", "rows stay where they are, numbers go on", "Look", _ROWS, "Freeze"),
     Action("freeze_picture", "F", "F", "Freeze the picture", "nothing on screen moves; the run goes on", "Look"),
     Action("faults", "z", "z", "Faults only", "hide what is ready and not slow", "Look", _ROWS, "Faults"),
@@ -113,7 +114,8 @@ ACTIONS: Final = (
     Action("log", "l", "l", "Log", "the whole pane for the log's end", "Look", ("replica",), "Log"),
     Action("describe", "D", "D", "Describe the pod", "containers, conditions, events, its node", "Look",
            ("fleet", "replica"), "Pod", of_pods=True),
-    Action("metric", "m", "m", "TTFT or TPOT", "which latency the tail shares are of", "Look", ("sla",), "Metric"),
+    Action("metric", "m", "m", "TTFT or TPOT", "which latency the tail shares are of", "Look", ("sla", "record", "compare"),
+           "Metric"),
     Action("window", "w", "w", "Window", "the last window or the whole attempt", "Look", ("sla",), "Window"),
     Action("by_node", "n", "n", "By node or replica", "whose share of the slowest samples is listed", "Look", ("sla",), "Nodes"),
     Action("query", "slash,i", "/", "Type a query", "PromQL; enter asks, ↑ has earlier ones, esc leaves", "Look",
@@ -126,9 +128,49 @@ ACTIONS: Final = (
     Action("level", "l", "l", "Level", "all, warnings and acts, errors", "Look", ("events",), "Level"),
     Action("sources", "o", "o", "Sources", "journal, logs, both", "Look", ("events",), "Sources"),
     Action("follow", "s", "s", "Follow", "stay at the newest line", "Look", ("events",), "Follow"),
-    Action("compare", "c", "c", "Compare", "the marked runs side by side", "Look", ("runs",), "Compare"),
+    Action("tag", "t", "t", "Tag runs", "the marked ones, else this one; :tag baseline -old", "Look", ("runs",), "Tag", False,
+           "TAGS"),
+    Action("note", "n", "n", "Note on a run", ":note TEXT; the filter note:word finds it",
+           "Look", ("runs",), "", False, "TEXT"),
+    Action("pin", "p", "p", "Pin or unpin", "what is pinned is not deleted", "Look", ("runs",)),
+    Action("import", "I", "I", "Import a run", "a record, LoadGen's logs or a run of mlcommons/endpoints; :import PATH", "Look",
+           ("runs",), "", False, "PATH"),
+    Action("delete", "D", "D", "Delete runs", "the marked ones, else this one; asks for the name", "Look", ("runs",), "Delete"),
+    Action("compare", "c", "c", "Compare", "2 to 8 marked runs side by side", "Look", ("runs",), "Compare"),
+    Action("next_view", "tab", "tab", "View of a comparison", "figures, distributions, settings", "Look", ("compare",),
+           "Views"),
+    Action("baseline", "v", "v", "Next baseline", "the run that the others are compared with", "Look", ("compare",), "Baseline"),
+    Action("curves", "t", "t", "CDF or tail", "the share at or below, or the share above in powers of ten", "Look", ("compare",),
+           "Tail"),
+    Action("scaling", "s", "s", "Scaling", "runs by number of nodes: tokens/s, efficiency, published figures", "Look", ("runs",),
+           "Scaling"),
     Action("copy", "y", "y", "Copy", "log path, line or command line, through the terminal (OSC 52) and to a file", "Look",
-           ("launch", "live", "fleet", "replica", "events", "runs", "metrics")),
+           ("launch", "live", "fleet", "replica", "events", "runs", "metrics", "record")),
+
+    Action("view_next", "tab,right", "tab →", "Next view of the record", "verdict, timeline, distributions, tail, …; :view tail",
+           "Look", ("record",), "Views"),
+    Action("view_before", "shift+tab,left", "⇤ ←", "View before this one", "of the record", "Look", ("record",)),
+    Action("view", "V", "V", "View by name", ":view tail", "Look", ("record",), "", False, "VIEW"),
+    Action("view_verdict", "v", "v", "Verdict of the record", "did it pass, by how much, what should change", "Look",
+           ("record",)),
+    Action("view_timeline", "i", "i", "Timeline", "rates, latencies and replicas over the attempt, with acts and alerts", "Look",
+           ("record",)),
+    Action("view_distributions", "d", "d", "Distributions", "min … p99.9, max; histogram and CDF with the limit", "Look",
+           ("record",)),
+    Action("view_tail", "t", "t", "Tail", "whose samples are slow, and in which part", "Look", ("record",)),
+    Action("view_fleet", "f", "f", "Fleet of the record", "replicas or nodes with robust z, whole attempt", "Look", ("record",)),
+    Action("view_slowest", "s", "s", "Slowest samples", "enter shows one sample's life", "Look", ("record",)),
+    Action("view_acts", "a", "a", "Acts and their effect", "windows before and after each, with intervals", "Look", ("record",)),
+    Action("view_config", "c", "c", "Config", "settings in which replicas differ", "Look", ("record",)),
+    Action("group", "n", "n", "Next grouping", "replica, node, time, prompt length, …; :group node", "Look", ("record",), "Group",
+           False, "GROUP"),
+    Action("over_limit", "w", "w", "Slowest 1 % or over limit", "which samples are the tail", "Look", ("record",)),
+    Action("logs_around", "l", "l", "Logs around the moment", "of the mark, act or sample under the cursor", "Look", ("record",),
+           "Logs"),
+    Action("definitions", "D", "D", "Definitions", "formula and window of each figure of this view", "Look",
+           ("record", "compare", "scaling"), "Formulas"),
+    Action("attempt_before", "left_square_bracket", "[", "Attempt before", "of a run with several", "Look", ("record",)),
+    Action("attempt_next", "right_square_bracket", "]", "Next attempt", "of a run with several", "Look", ("record",)),
 
     Action("replay", "R", "R", "Replay", "the run again, from its record, on the live screens", "Replay", ("runs",
            "record"), "Replay"),
@@ -150,10 +192,11 @@ ACTIONS: Final = (
     Action("page_down", "pagedown", "PgDn", "Page down", "one page", "Move", _LISTS),
     Action("top", "home,g", "g", "First row", "the top of the list", "Move", _LISTS),
     Action("bottom", "end,b", "b", "Last row", "the end of the list", "Move", _LISTS),
-    Action("left", "left", "←", "Left", "in wide columns", "Move", ("fleet", "events")),
-    Action("right", "right", "→", "Right", "in wide columns", "Move", ("fleet", "events")),
+    Action("left", "left", "←", "Left", "in wide columns", "Move", ("fleet", "events", "compare")),
+    Action("right", "right", "→", "Right", "in wide columns", "Move", ("fleet", "events", "compare")),
     Action("back", "escape", "esc", "Back", "leave what is open, clear the filter, or let go of the row", "Move",
-           ("launch", "live", "fleet", "replica", "sla", "events", "runs", "metrics", "record")),
+           ("launch", "live", "fleet", "replica", "sla", "events", "runs", "metrics", "record", "compare",
+            "scaling")),
 
     Action("command_line", "colon", ":", "Command line", "every action by name, with completion", "Console", ("app",), "Cmd"),
     Action("help", "question_mark,f1", "?", "Help", "every key of this screen first, then the rest", "Console", ("app",), "Help"),

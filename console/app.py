@@ -141,6 +141,10 @@ class PacelineApp(Saving, TypingAhead[Result], Theming[Result]):
         return self._read_only or self.session.looks_only
 
     @property
+    def read_only(self) -> bool:
+        return self._read_only
+
+    @property
     def record_folder(self) -> Path | None:
         folder = self.session.path or (Path(self.store.record) if self.store.record else None)
         return folder if folder is not None and (folder / "run.json").is_file() else None

@@ -236,6 +236,7 @@ def sentence(entry: JournalEntry) -> str:
         "run.phase": f"Phase {entry.after}, after {entry.before}{why}." if entry.before else f"Phase {entry.after}{why}.",
         "attempt.start": f"Attempt {subject} starts{why}.",
         "attempt.phase": f"Attempt {subject} is {entry.after}." if entry.after in ("issuing", "draining", "stopping") else "",
+        "attempt.judged": f"Attempt {subject} is {entry.after} by its answers{why}.",
         "attempt.end": f"Attempt {subject} ended {entry.after or 'without a verdict'}{why}.",
         "straggler.slow": f"Replica {subject} is slow{why}.",
         "straggler.recovered": f"Replica {subject} is no longer slow.",

@@ -14,13 +14,22 @@ from console.cli import (
     alerts,
     checks,
     clean_up,
+    comparing,
+    deleting,
+    exporting,
+    importing,
     keys,
+    labelling,
     listing,
     manifests,
     metrics,
     processes,
+    reporting,
+    run_list,
     scale,
+    scoring,
     serve,
+    showing,
     start,
     status,
     themes,
@@ -53,11 +62,11 @@ def build() -> App:
         default_command=listing.welcome,
         default_parameter=Parameter(show_default=False),
     )
-    begin, watch, act, inside = map(Group.create_ordered, ("Start", "Look", "Act", "Processes"))
+    begin, watch, act, kept, inside = map(Group.create_ordered, ("Start", "Look", "Act", "Keep", "Processes"))
     app["--help"].group = app["--version"].group = Group("Options", sort_key=99)
     look = (
-        status.status, listing.runs, listing.show, metrics.metrics, alerts.alerts, listing.profiles, themes.themes, checks.doctor,
-        keys.keys,
+        status.status, run_list.runs, showing.show, metrics.metrics, alerts.alerts, listing.profiles, themes.themes,
+        checks.doctor, keys.keys, comparing.compare, comparing.scaling, comparing.definitions,
     )  # fmt: skip
     grouped: list[tuple[Group, Sequence[Callable[..., int]]]] = [
         (
@@ -66,6 +75,7 @@ def build() -> App:
         ),
         (watch, look),
         (act, (clean_up.clean_up,)),
+        (kept, (labelling.tag, labelling.note, labelling.pin, deleting.delete, deleting.prune)),
         (inside, (processes.head, processes.worker)),
     ]
     for group, commands in grouped:
@@ -75,6 +85,12 @@ def build() -> App:
         name = command.__name__
         app.command(command, group=act, usage=f"Usage: paceline {name.replace('_', '-')} {acts.USAGE[name]} [OPTIONS]")
     app.command(scale.scale, group=act, usage=f"Usage: paceline scale {scale.USAGE} [OPTIONS]")
+    app.command(importing.import_, name="import", group=kept)
+    app.command(scoring.score, group=kept)
+    app.command(scoring.verify, group=kept)
+    app.command(reporting.report, group=kept)
+    app.command(exporting.export_app(kept))
+    app.command(exporting.system_app(kept))
     return app
 
 

@@ -6,6 +6,7 @@ import sys
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
+from msgspec import structs
 
 from console import locations
 from console.cli.errors import NOT_VALID, OK, BadInput
@@ -63,6 +64,7 @@ def clean_up(
     if not things:
         if folder is None:
             _whole_name_needed(run, namespace, ctx)
+        _remember(folder)
         say(f"nothing of {instance} is in namespace {space} of {way.server}")
         return OK
     if not yes and not _confirmed(instance, things, folder, f"namespace {space} of {way.server}"):
@@ -75,6 +77,8 @@ def clean_up(
         return await remove(api, instance, say=note, within_s=_REMOVED_WITHIN_S)
 
     gone = once(way, removed, namespace=space)
+    if gone:
+        _remember(folder)
     if json:
         say_json({"run": instance, "namespace": space, "removed": gone})
     return OK if gone else NOT_VALID
@@ -94,6 +98,15 @@ def _meant(run: str, namespace: str | None, context: str | None) -> tuple[str, R
         return instance_of(run), None, namespace or KubernetesSpec().namespace, context
     kube = spec_of(folder).cluster.kubernetes
     return instance_of(folder.name), folder, namespace or kube.namespace, context or kube.context
+
+
+def _remember(folder: RunFolder | None) -> None:
+    """That nothing is left there, in the run's link: only then may its record be deleted without force."""
+    from harness.cluster.kube.linkfile import read_link, write_link
+
+    about = read_link(folder) if folder is not None else None
+    if folder is not None and about is not None and not about.cleaned and not head_alive(folder):
+        write_link(folder, structs.replace(about, cleaned=True))
 
 
 def _whole_name_needed(run: str, namespace: str | None, context: str | None) -> None:

@@ -6,6 +6,7 @@ from console import locations
 from console.cli.errors import HeadDied
 from console.cli.output import note, typed
 from console.cli.remote import dead_links, is_followed, revived, unknown_here
+from console.store.runs import RunRow
 from harness.cluster.base import ClusterError
 from harness.cluster.local import head_alive, placed_on
 from harness.records.errors import RecordError
@@ -19,6 +20,15 @@ def phase_in_words(run: RunFile, folder: RunFolder) -> str:
     if run.phase not in RUN_ENDED and not head_alive(folder):
         return f"{run.phase}, {_what_is_lost(folder)}"
     return run.phase
+
+
+def phase_of(row: RunRow) -> str:
+    """The same of a row of the list of runs."""
+    if row.state == "damaged":
+        return "record cannot be read"
+    if row.state == "head gone":
+        return f"{row.phase}, {_what_is_lost(RunFolder(row.path))}"
+    return row.phase or "starting"
 
 
 def _what_is_lost(folder: RunFolder) -> str:

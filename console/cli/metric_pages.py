@@ -92,7 +92,7 @@ def overview(
 
     record = Record(folder)
     if target is not None:
-        rows = record.gpus(attempt).collect()
+        rows = record.collect(lambda gpus: gpus, attempt, "gpus")
         write_out(target, rows, {"run": folder.name, "values": rows.to_dicts()} if target.suffix == ".json" else {})
     found = summarise_gpus(record, attempt)
     sources = sources_of(record)
@@ -223,9 +223,11 @@ def course(folder: RunFolder, role: str, slot: str | None, attempt: int | None, 
     import polars as pl
 
     record = Record(folder)
-    rows = record.gpus(attempt).filter(pl.col("role") == role).sort("sampled_unix", "slot", "device").collect()
+    rows = record.collect(
+        lambda gpus: gpus.filter(pl.col("role") == role).sort("sampled_unix", "slot", "device"), attempt, "gpus"
+    )
     if not rows.height:
-        there = record.gpus(attempt).select(pl.col("role").unique()).collect()["role"].to_list()
+        there = record.collect(lambda gpus: gpus.select(pl.col("role").unique()), attempt, "gpus")["role"].to_list()
         has = f"it has {', '.join(name for name in ROLES if name in there)}" if there else "it has no GPU metrics at all"
         raise BadInput(f"{folder.name} has nothing of {role} recorded; {has}")
     if slot is not None:

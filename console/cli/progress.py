@@ -205,7 +205,7 @@ def _against(name: str, sla: SlaView, of: str) -> str:
 
 
 def _kind(fleet: FleetSnapshot) -> str:
-    return "explore" if fleet.attempt_kind == "explore" else fleet.scenario
+    return fleet.scenario if fleet.attempt_kind == "performance" else fleet.attempt_kind
 
 
 def _end(fleet: FleetSnapshot) -> str:

@@ -6,7 +6,7 @@ Figures come from the samples on disk; of an attempt that is still going, the he
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final
 
 from console.cli.alerts import alerts_of, say_alerts
 from console.cli.errors import BadInput
@@ -16,12 +16,22 @@ from console.cli.story import act_in_words
 from harness.cluster.local import head_alive
 from harness.records.clusterlog import last_view
 from harness.records.errors import RecordError
+from harness.records.labels import Labels, read_labels
 from harness.records.layout import RunFolder
-from harness.records.runfile import AttemptRecord, RunFile
+from harness.records.runfile import AttemptRecord, RunFile, plain
 from harness.spec import node_name, place_of
 from harness.wire.control import JournalEntry
 from harness.wire.states import RUN_ENDED
 
+if TYPE_CHECKING:
+    from harness.records.reader import Record
+
+#: Ids of the definitions that explain the page.
+FIGURES: Final = (
+    "target_qps", "issued_qps", "completed_qps", "tokens_per_s", "duration_s", "loadgen_samples_per_s", "loadgen_tokens_per_s",
+    "ttft_ms", "tpot_ms", "latency_ms", "ttft_p99_ms", "head_room", "allowed_over", "tokens_per_user_system",
+    "tokens_per_user_p90", "tokens_per_user_turns", "tokens_per_user_median",
+)  # fmt: skip
 _SHOWN = ("min", "avg", "p50", "p90", "p95", "p99", "p99_9", "max")
 
 
@@ -39,7 +49,10 @@ def result_of(folder: RunFolder, *, killed: bool = False, number: int | None = N
         return _without_run_json(folder, str(error), killed)
     shown = _attempt(run, number)
     summary = msgspec.to_builtins(summarise(record, shown.number if shown else 0))
+    if run.imported is not None and shown is not None:
+        _add_told(summary, shown)
     verdict, reasons = verdict_of(run, folder, killed)
+    told = _drilled(record, shown)
     view = last_view(folder.cluster)
     hosts = {node_name(row.node): row.host for row in view.pods if row.host} if view is not None else {}
     journal = record.journal()
@@ -55,17 +68,68 @@ def result_of(folder: RunFolder, *, killed: bool = False, number: int | None = N
         "ttft_ms": summary["ttft_ms"],
         "tpot_ms": summary["tpot_ms"],
         "latency_ms": summary["latency_ms"],
+        **told,
         "loadgen": shown.loadgen if shown else {},
-        "replicas": [row | {"host": hosts.get(node_name(place_of(row["slot"])[0]))} for row in summary["replicas"]],
+        "replicas": [row | {"host": _host_of(row["slot"], hosts)} for row in summary["replicas"]],
         "cluster": pods_of(view),
         "gpu_metrics": [asdict(one) for one in summarise_gpus(record, shown.number if shown else None)],
         "alerts": alerts_of(journal, goes_on=head_alive(folder)),
         "acts": [act(entry) for entry in journal if entry.what.startswith("act.")],
         "attempts": [attempt_row(attempt) for attempt in run.attempts],
+        "imported": run.imported,
+        "labels": _labels(record),
         "record": str(folder.path),
         "problems": record.problems,
     }
-    return clean(result)  # type: ignore[no-any-return]
+    return clean(msgspec.to_builtins(result, enc_hook=plain))  # type: ignore[no-any-return]
+
+
+def _add_told(summary: dict[str, Any], attempt: AttemptRecord) -> None:
+    """Of somebody else's run the samples may be missing, or their tokens: then its files' own figures stand."""
+    tokens = summary["totals"]["tokens"]
+    summary["totals"]["lost"] = 0  # what its files call so is in the attempt's totals
+    for name, known in (("rates", attempt.rates), *((f"{one}_ms", getattr(attempt, f"{one}_ms")) for one in _LATENCIES)):
+        summary[name] |= {key: value for key, value in known.items() if summary[name].get(key) is None}
+    if not tokens:
+        summary["rates"]["tokens_per_s"] = attempt.rates.get("tokens_per_s")
+
+
+_LATENCIES: Final = ("ttft", "tpot", "latency")
+
+
+def _host_of(slot: str, hosts: dict[str, str]) -> str | None:
+    """None for the name that an import gave to what served it."""
+    try:
+        return hosts.get(node_name(place_of(slot)[0]))
+    except ValueError:
+        return None
+
+
+_NOT_DRILLED: Final[dict[str, Any]] = {"margins": [], "findings": [], "ttft_parts": [], "tokens_per_user": []}
+
+
+def _drilled(record: Record, attempt: AttemptRecord | None) -> dict[str, Any]:
+    """How far from its limits, what to look at, and what TTFT is made of."""
+    from harness.analysis.drill import Drill
+    from harness.analysis.users import tokens_per_user
+    from harness.imports.endpoints_summary import CONCURRENCY
+
+    if attempt is None:
+        return _NOT_DRILLED
+    drill = Drill(record, attempt.number)
+    seen = drill.overview()
+    parts = drill.tail("ttft").parts
+    fixed = attempt.settings_effective.get(CONCURRENCY)  # of a run of mlcommons/endpoints
+    per_user = tokens_per_user(attempt, float(fixed) if isinstance(fixed, int | float) else None)
+    return {"margins": seen.margins, "findings": seen.findings, "ttft_parts": parts, "tokens_per_user": per_user}
+
+
+def _labels(record: Record) -> Labels:
+    try:
+        return read_labels(record.folder)
+    except RecordError as error:
+        record.problems.append(str(error))
+        return Labels()
 
 
 def _attempt(run: RunFile, number: int | None) -> AttemptRecord | None:
@@ -111,8 +175,9 @@ def _without_run_json(folder: RunFolder, why: str, killed: bool) -> dict[str, An
     empty: dict[str, Any] = {}
     return {
         "run": folder.name, "verdict": "ABORTED" if killed else "CRASHED", "reasons": [why], "phase": "", "synthetic": None,
-        "attempt": None, "totals": empty, "rates": empty, "ttft_ms": empty, "tpot_ms": empty, "latency_ms": empty,
+        "attempt": None, "totals": empty, "rates": empty, "ttft_ms": empty, "tpot_ms": empty, "latency_ms": empty, **_NOT_DRILLED,
         "loadgen": empty, "replicas": [], "cluster": None, "gpu_metrics": [], "alerts": [], "acts": [], "attempts": [],
+        "imported": None, "labels": {"tags": [], "note": "", "pinned": False},
         "record": str(folder.path), "problems": [why],
     }  # fmt: skip
 
@@ -160,6 +225,7 @@ def say_result(result: dict[str, Any]) -> None:
     say(f"{result['run']}: {result['verdict'] or result['phase'] or 'no verdict'}{acts}{synthetic}")
     for reason in result["reasons"]:
         say(f"  {reason}")
+    _say_beside(result["labels"], result["imported"])
     for attempt in result["attempts"]:
         say(f"  {_attempt_line(attempt, result['reasons'])}")
     for line in cluster_lines(result["cluster"]):
@@ -168,6 +234,7 @@ def say_result(result: dict[str, Any]) -> None:
         if len(result["attempts"]) > 1:
             say(f"\nattempt {result['attempt']} (--attempt N shows another)")
         _say_figures(result)
+        _say_drilled(result)
         _say_replicas(result["replicas"])
     _say_gpus(result["gpu_metrics"], result["run"])
     say_alerts(result["alerts"], result["run"])
@@ -175,6 +242,16 @@ def say_result(result: dict[str, Any]) -> None:
     for problem in result["problems"]:
         say(f"record: {problem}")
     say(f"\nrecord    {result['record']}")
+
+
+def _say_beside(labels: dict[str, Any], imported: dict[str, Any] | None) -> None:
+    said = [*(["pinned"] if labels["pinned"] else []), *(f"#{tag}" for tag in labels["tags"]), labels["note"]]
+    if any(said):
+        say(f"  {' '.join(said).strip()}")
+    if imported:
+        say(f"  imported from {imported['kind']} files: {imported['source']}")
+        for missing in imported["missing"]:
+            say(f"    not known: {missing}")
 
 
 def _attempt_line(attempt: dict[str, Any], told: list[str]) -> str:
@@ -207,15 +284,40 @@ def _say_figures(result: dict[str, Any]) -> None:
     say("\nsamples   " + "  ".join(f"{called.get(name, name)} {number(totals[name])}" for name in counted))
     say(
         f"rates     target {number(rates['target_qps'])}  issued {number(rates['issued_qps'])}  "
-        f"completed {number(rates['completed_qps'])} q/s  {number(rates['tokens_per_s'], 0)} tokens/s "
+        f"completed {number(rates['completed_qps'])} q/s  {number(rates['tokens_per_s'], 0)} output tokens/s "
         f"over {clock(rates['duration_s'])}, to the last completion"
     )
     if loadgen.get("samples_per_s") is not None:
-        tokens = f"  {number(loadgen['tokens_per_s'], 0)} tokens/s" if loadgen.get("tokens_per_s") is not None else ""
+        tokens = f"  {number(loadgen['tokens_per_s'], 0)} output tokens/s" if loadgen.get("tokens_per_s") is not None else ""
         say(f"LoadGen   completed {number(float(loadgen['samples_per_s']))} samples/s{tokens} by its own log")
     say()
     headings = ["ms", *(name.replace("_", ".") for name in _SHOWN)]
     say(table(headings, [_latency_row(result, name) for name in ("ttft", "tpot", "latency")], right=range(1, 9)))
+
+
+def _say_drilled(result: dict[str, Any]) -> None:
+    """What the views say in more words (`--view`)."""
+    import msgspec
+
+    from console.cli.view_words import finding_lines, margin_lines, part_words
+    from harness.analysis.views import Finding, Margin, PartShare
+
+    margins, findings, parts = (
+        msgspec.convert(result[key], list[kind])  # type: ignore[valid-type]
+        for key, kind in (("margins", Margin), ("findings", Finding), ("ttft_parts", PartShare))
+    )
+    for line in margin_lines(margins):
+        say(line)
+    if parts:
+        say(f"\nTTFT      {part_words(parts)}")
+    users = [one for one in result["tokens_per_user"] if one["value"] is not None]
+    if users:
+        say("output tokens/s/user, by definition (--explain says more)")
+        for one in users:
+            remark = f"  ({one['remark']})" if one["remark"] else ""
+            say(f"  {number(one['value']):>8}  {one['title'].partition(': ')[2] or one['title']}{remark}")
+    for line in finding_lines(findings, result["run"]):
+        say(line)
 
 
 #: Those of which a result says a word; `paceline metrics` has all.

@@ -14,6 +14,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from harness.records.journal import AFTER_THE_RUN
 from harness.records.layout import RunFolder
 from harness.records.runfile import AttemptRecord
 from harness.spec import RunSpec, place_of
@@ -30,7 +31,8 @@ _FLEET_SLOW_S: Final = 10.0
 class Chronicle:
     def __init__(self, entries: Sequence[JournalEntry], attempts: Sequence[AttemptRecord], spec: RunSpec, folder: RunFolder,
                  *, synthetic: bool) -> None:  # fmt: skip
-        self.entries = sorted(entries, key=lambda entry: (entry.unix, entry.seq))
+        told = [entry for entry in entries if entry.what not in AFTER_THE_RUN]
+        self.entries = sorted(told, key=lambda entry: (entry.unix, entry.seq))
         self.attempts = list(attempts)
         self.slots = spec.slots()
         self._spec, self._folder, self._synthetic = spec, folder, synthetic
@@ -119,7 +121,7 @@ class Chronicle:
                     verdict=one.verdict if ended else "", reasons=one.reasons if ended else [],
                     notes=one.notes if ended else [], acts=one.acts if ended else self.acts(one.number, unix),
                     supersedes=one.supersedes, totals=one.totals if ended else {},
-                    settings_diff=one.settings_diff, results=one.results if ended else {},
+                    settings_diff=one.settings_diff, results=one.results if ended else {}, test=one.test,
                 )
             )  # fmt: skip
         return infos

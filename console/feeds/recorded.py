@@ -184,6 +184,9 @@ class RecordedRun:
     def _load_of(self, attempt: AttemptRecord | None) -> dict[str, float]:
         load = self.spec.load
         endless = attempt is not None and attempt.kind == "explore" and load.kind != "explore"
+        if attempt is not None and attempt.kind in ("accuracy", "compliance") and attempt.target_qps > 0:
+            issued = attempt.totals.get("issued", 0)  # there a count decides, no duration
+            return {"duration_s": issued / attempt.target_qps, "min_queries": issued}
         return {"duration_s": 0.0 if endless else load.duration_s, "min_queries": load.min_queries or 0}
 
     def _columns(self, unix: float) -> tuple[dict[str, NDArray[Any]], NDArray[np.uint8]]:
@@ -386,7 +389,7 @@ def read_recorded(path: Path, tell: Progress) -> RecordedRun:
             tape.read(record, lambda part, what=what: tell(f"{what}: {part}"))  # type: ignore[misc]
         tell("reading GPU metrics")
         gpus = read_gpus(record, chronicle.slots, chronicle.entries, spec.fleet.layout.devices, spec.metrics.gpu)
-    except (pl.exceptions.PolarsError, OSError) as error:
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as error:
         raise RecordError(path, f"cannot be read for a replay: {str(error).splitlines()[0]}") from error
     tell("adding up")
     return RecordedRun(record, run, spec, chronicle, timeline, tapes, read_cluster(record.folder.cluster), gpus)

@@ -34,7 +34,8 @@ PAST_ROUNDS: Final = 60  # of the source of GPU metrics, in its charts after a j
 
 
 class ReplayFeed:
-    def __init__(self, path: Path, *, now_s: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, path: Path, *, begin_unix: float | None = None, now_s: Callable[[], float] = time.monotonic) -> None:
+        """`begin_unix`: the moment from which on it plays; None: a little before the load."""
         self.operator = ""
         self.path = path
         self.position_s = 0.0
@@ -42,6 +43,7 @@ class ReplayFeed:
         self.playing = True
         self.problem = ""  # why there is nothing to play, in words
         self._now_s = now_s
+        self._begin_unix = begin_unix
         self._run: RecordedRun | None = None
         self._shown_s = -1  # the second that the store has; -1: none
         self._seq = 0
@@ -136,7 +138,8 @@ class ReplayFeed:
                 store.disconnected(f"no replay: {problem}")
                 return
             self._run = run
-            self.position_s = max(0.0, run.load_s - BEFORE_LOAD_S)
+            first_s = run.load_s if self._begin_unix is None else self._begin_unix - run.start_unix
+            self.position_s = min(max(0.0, first_s - BEFORE_LOAD_S), run.length_s)
         await self._play(store, self._run)
 
     async def _play(self, store: FleetStore, run: RecordedRun) -> None:

@@ -55,6 +55,10 @@ class ConsoleApp(Protocol):
         """Opened read-only: acts are not offered."""
 
     @property
+    def read_only(self) -> bool:
+        """This console was opened read-only: nothing on this machine is changed from here."""
+
+    @property
     def record_folder(self) -> Path | None:
         """The run's record, when it lies on this machine."""
 

@@ -12,6 +12,7 @@ from console.screens.acts import SERVING, Fact, verdict_fact
 from console.store.fleet import FleetStore
 from console.widgets import fmt
 from harness.metrics.rates import RATE_WINDOW_S
+from harness.spec import TESTS
 
 STEP_SHARE: Final = 0.025  # of the present target: large enough to see, small enough for a fleet near its limit
 KINDS: Final = (
@@ -19,6 +20,12 @@ KINDS: Final = (
     ("explore", "our pacing; the rate can change while it runs"),
     ("accuracy", "every sample of the data set once"),
 )
+#: What a model's compliance tests look at; offered where the model has them.
+_TESTS: Final = {
+    "TEST06": "compliance: outputs are consistent",
+    "TEST07": "compliance: accuracy over the GPQA set",
+    "TEST09": "compliance: mean output length",
+}
 POLICIES: Final = (
     ("flag", "named on screens and in the journal, not touched"),
     ("drain", "gets no new samples, stays warm until readmitted"),
@@ -109,7 +116,7 @@ def load_problem(store: FleetStore, kind: str, qps: float) -> str:
     if store.spec is None:
         return ""
     raw = store.spec.model_dump()
-    raw["load"] |= {"kind": kind, "target_qps": qps}
+    raw["load"] |= {"test": None, **attempt_args(kind), "target_qps": qps}
     try:
         type(store.spec).model_validate(raw)
     except ValidationError as error:
@@ -118,6 +125,18 @@ def load_problem(store: FleetStore, kind: str, qps: float) -> str:
 
 
 # --- attempts ----------------------------------------------------------------------------------------------
+
+
+def kinds_for(store: FleetStore) -> list[tuple[str, str]]:
+    """Kinds of attempts, and below them the compliance tests of the run's model; a model without a name there may try any."""
+    model = store.spec.model.mlperf_name if store.spec is not None else None
+    tests = [test for test, of in TESTS.items() if model is None or model.removesuffix("-interactive") == of]
+    return [*KINDS, *((test, _TESTS[test]) for test in tests)]
+
+
+def attempt_args(choice: str) -> dict[str, str]:
+    """What was chosen there, as start_attempt and the spec's load table name it."""
+    return {"kind": "compliance", "test": choice} if choice in TESTS else {"kind": choice}
 
 
 def why_no_new_attempt(store: FleetStore) -> str:

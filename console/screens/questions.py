@@ -24,10 +24,11 @@ from console.screens.dialogs import (
     TypeToConfirm,
 )
 from console.screens.load_acts import (
-    KINDS,
     POLICIES,
     abort_facts,
     asked_rate,
+    attempt_args,
+    kinds_for,
     load_problem,
     new_attempt_facts,
     pause_facts,
@@ -221,10 +222,15 @@ def _scale(store: FleetStore, value: str) -> Question:
 
 
 def _new_attempt(store: FleetStore) -> Question:
-    kind = store.spec.load.kind if store.spec is not None else "performance"
+    load = store.spec.load if store.spec is not None else None
+    kind = (load.test or load.kind) if load is not None else "performance"
     qps = store.snapshot.target_qps if store.snapshot is not None and store.snapshot.target_qps > 0 else 1.0
-    dialog = AskAttempt(partial(new_attempt_facts, store), KINDS, kind, qps, partial(load_problem, store))
-    return Question(dialog, lambda answer: [Order("start_attempt", {"kind": answer.value, "qps": answer.qps}, answer.reason)])
+    dialog = AskAttempt(partial(new_attempt_facts, store), kinds_for(store), kind, qps, partial(load_problem, store))
+
+    def orders(answer: Answer) -> list[Order]:
+        return [Order("start_attempt", {**attempt_args(answer.value), "qps": answer.qps}, answer.reason)]
+
+    return Question(dialog, orders)
 
 
 def _abort(store: FleetStore) -> Question:

@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
 from textual import on
 from textual.app import ComposeResult
+from textual.css.query import NoMatches
 from textual.widgets import Input
 
 from console import locations
 from console.actions import BY_ID, Where, bindings, footer_of
 from console.feeds.replay import ReplayFeed
-from console.screens.base import ConsoleApp, PaintedScreen, Tables
+from console.screens.base import ConsoleApp, Tables
 from console.screens.compare import CompareScreen
 from console.screens.lines import LinesKeys
+from console.screens.runs_keeping import Keeping
+from console.screens.scaling import ScalingScreen
 from console.session import Session
 from console.store.fleet import FleetStore
-from console.store.runs import SORTS, BadRunFilter, RunRow, compare, filter_of, scan, size_of
+from console.store.runs import SORTS, BadRunFilter, RunRow, filter_of, scan, size_of
 from console.widgets.footer import KeyFooter
 from console.widgets.header import HeaderLine
 from console.widgets.launching import AboutLine
@@ -29,9 +33,9 @@ from console.widgets.runs import RunsPane
 LOOK_EVERY_S: Final = 3.0
 #: While a folder is read for the first time, rows are shown at least this often.
 SHOW_EVERY_S: Final = 0.25
-AT_ONCE: Final = 4  # runs side by side
+AT_ONCE: Final = 8  # runs side by side
 #: In the order of use: a narrow terminal shows the first ones.
-_FOOTER: Final = ("open", "replay", "filter", "mark", "compare", "sort")
+_FOOTER: Final = ("open", "replay", "filter", "mark", "compare", "sort", "scaling", "tag", "delete")
 
 
 def replay_session(app: ConsoleApp, path: Path) -> Session:
@@ -39,7 +43,7 @@ def replay_session(app: ConsoleApp, path: Path) -> Session:
     return Session(ReplayFeed(path), FleetStore(app.now_s), path, kind="replay", looks_only=True)
 
 
-class RunsScreen(LinesKeys, PaintedScreen):
+class RunsScreen(LinesKeys, Keeping):
     BINDINGS = bindings("runs")
     WHERE: ClassVar[Where] = "runs"
 
@@ -52,7 +56,9 @@ class RunsScreen(LinesKeys, PaintedScreen):
         yield HeaderLine(None, "Runs", id="header")
         yield RunsPane(id="runs")
         yield AboutLine(id="about")
-        yield Input(placeholder="words of name, verdict, load …  !word  a|b  ttft>2500  acts>0", id="filter", compact=True)
+        yield Input(
+            placeholder="words of name, verdict, load …  !word  a|b  ttft>2500  tag:x  note:x  pinned", id="filter", compact=True
+        )
         rest = [one for one in footer_of("runs") if "runs" not in one.where and not one.acts]
         yield KeyFooter([*(BY_ID[name] for name in _FOOTER), *rest], app.why_not, id="footer")
 
@@ -81,6 +87,9 @@ class RunsScreen(LinesKeys, PaintedScreen):
                 row.size_bytes = await asyncio.to_thread(size_of, row.path)
         self._show(False)
 
+    async def look_again(self) -> None:
+        await self._look()
+
     def _read(self, root: Path) -> None:
         found: dict[Path, RunRow] = {}
         shown_s, first = time.monotonic(), not self._known
@@ -96,11 +105,11 @@ class RunsScreen(LinesKeys, PaintedScreen):
         self._known = found
 
     def _show_some(self, rows: list[RunRow]) -> None:
-        if self.is_attached:
+        with contextlib.suppress(NoMatches):
             self.pane.put(rows)
 
     def _show(self, reading: bool) -> None:
-        if self.is_attached:
+        with contextlib.suppress(NoMatches):  # the app closes meanwhile: parts of the screen are gone already
             self.pane.reading = reading
             self.pane.put(list(self._known.values()))
             self._tell_row()
@@ -116,7 +125,9 @@ class RunsScreen(LinesKeys, PaintedScreen):
             why = "going on: its figures are written at the end of the attempt; enter shows them live"
         load = f"{row.kind} {row.scenario}, {row.attempts} attempt{'s' * (row.attempts != 1)}" if row.kind else ""
         fake = "synthetic" if row.synthetic else ""
-        parts = [part for part in (row.model, load, fake, why) if part]
+        labels = " ".join([*(["pinned"] if row.pinned else []), *(f"#{tag}" for tag in row.tags), row.note]).strip()
+        made = f"imported from {row.imported}" if row.imported else ""
+        parts = [part for part in (labels, row.label_problem, row.model, load, fake, made, why) if part]
         self.about.say(f"{row.path} · {' · '.join(parts)}")
 
     # --- keys ------------------------------------------------------------------------------------------------
@@ -151,11 +162,12 @@ class RunsScreen(LinesKeys, PaintedScreen):
             said = f"mark 2 to {AT_ONCE} runs with space first; {len(chosen)} are marked"
             self.console_app.tell(said, BY_ID["compare"].title, "warning")
         else:
-            self.run_worker(self._compare(chosen), group="compare", exclusive=True)
+            self.app.push_screen(CompareScreen([row.path for row in chosen]))
 
-    async def _compare(self, rows: list[RunRow]) -> None:
-        comparison = await asyncio.to_thread(compare, rows)
-        self.app.push_screen(CompareScreen(comparison))
+    def action_scaling(self) -> None:
+        """Of the marked runs; of all, where none is marked."""
+        marked = [row.path for row in self.pane.all if row.name in self.pane.marked]
+        self.app.push_screen(ScalingScreen(marked))
 
     def sort_names(self) -> list[str]:
         return [sort.name for sort in SORTS]
@@ -243,5 +255,6 @@ def row_data(row: RunRow) -> dict[str, Any]:
         "target_qps": row.target_qps, "completed_qps": row.completed_qps, "tokens_per_s": row.tokens_per_s,
         "ttft_p99_ms": row.ttft_p99_ms, "ttft_limit_ms": row.ttft_limit_ms, "tpot_p99_ms": row.tpot_p99_ms,
         "tpot_limit_ms": row.tpot_limit_ms, "size_bytes": row.size_bytes, "synthetic": row.synthetic, "problem": row.problem,
+        "tags": " ".join(row.tags), "note": row.note, "pinned": row.pinned, "imported": row.imported,
         "record": str(row.path),
     }  # fmt: skip

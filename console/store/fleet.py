@@ -314,11 +314,6 @@ class FleetStore:
             return self.attempts[self.snapshot.attempt]
         return self.attempts[max(self.attempts)] if self.attempts else None
 
-    def earlier_attempts(self) -> list[control.AttemptInfo]:
-        """Those before the one that the picture is about, oldest first."""
-        shown = self.attempt
-        return [self.attempts[number] for number in sorted(self.attempts) if shown is not None and number < shown.number]
-
     @property
     def ending(self) -> str:
         """`stopping` or `draining` while the attempt takes no more load, else empty."""

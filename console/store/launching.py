@@ -23,6 +23,7 @@ import platformdirs
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from harness.mlperf.compliance.audits import AUDITS
 from harness.records.layout import at_home, runs_root
 from harness.spec import RunSpec
 from harness.specfile import SpecError, load_spec, parse_value, profiles
@@ -205,16 +206,19 @@ def plan_of(spec: RunSpec) -> Plan:
     fleet, load = spec.fleet, spec.load
     workers = -(-fleet.nodes // spec.cluster.nodes_per_worker)
     endless = load.kind == "explore" and load.duration_s == 0
-    queries = math.nan if endless else max(load.target_qps * load.duration_s, load.min_queries or 0)
-    load_s = math.nan if endless else max(load.duration_s, queries / load.target_qps)
+    audit = AUDITS.get(load.test or "")
+    duration_s = 0.0 if audit is not None else load.duration_s
+    least = audit.min_queries if audit is not None else load.min_queries or 0
+    queries = math.nan if endless else max(load.target_qps * duration_s, least)
+    load_s = math.nan if endless else max(duration_s, queries / load.target_qps)
     size = math.nan if endless else queries * BYTES_A_SAMPLE + load_s * spec.expected_replicas * BYTES_A_SLOT_SECOND
     folder = runs_root(spec.record.dir) / f"{spec.name}-DATE-TIME"
     share = spec.fleet.slots_per_process
     engines = f", {share} to a process" if share else ""
     long = "until it is stopped" if endless else f"{_span(load_s)} of load"
-    asked = f"{load.kind}, {load.scenario} at {load.target_qps:,g} QPS"
+    asked = f"{load.what}, {load.scenario} at {load.target_qps:,g} QPS"
     replicas = spec.expected_replicas
-    what = "" if load.kind == "performance" else f"{load.kind} "
+    what = "" if load.kind == "performance" else f"{load.what} "
     short = f"{replicas:,d} replicas, {what}{load.scenario} {load.target_qps:,g} QPS, {long.removesuffix(' of load')}"
     plan = Plan(replicas, workers, queries, load_s, size, folder, short=short)
     counted = "" if endless or load.kind == "accuracy" else f", about {queries:,.0f} queries"

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from harness.records.summary import ReplicaSummary
 
 JOURNAL_TAIL: Final = 500
-_TURNS: Final = frozenset({"act.take_control", "act.release_control"})  # at the controls: they touch no attempt
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +38,6 @@ class ByReplica:
     attempt: int
     replicas: list[ReplicaSummary] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
-    latencies: dict[str, dict[str, float | None]] = field(default_factory=dict)  # of the whole fleet, by name and percentile
-    acts: list[JournalEntry] = field(default_factory=list)  # that touched this attempt, oldest first
 
 
 def over(path: Path) -> RunState | None:
@@ -123,16 +120,5 @@ def summary_of(path: Path, attempt: int) -> ByReplica:
     try:
         summary = summarise(record, attempt)
     except (RecordError, OSError, pl.exceptions.PolarsError) as error:
-        return ByReplica(attempt, problems=[*record.problems, str(error).splitlines()[0]], acts=_acts(path, attempt))
-    replicas = sorted(summary.replicas, key=lambda row: -(row.tpot_p99_ms or 0.0))
-    latencies = {"TTFT": summary.ttft_ms, "TPOT": summary.tpot_ms, "latency": summary.latency_ms}
-    return ByReplica(attempt, replicas, list(record.problems), latencies, _acts(path, attempt))
-
-
-def _acts(path: Path, attempt: int) -> list[JournalEntry]:
-    try:
-        entries = list(read_journal(RunFolder(path).journal))
-    except RecordError:
-        return []
-    acts = [entry for entry in entries if entry.attempt == attempt and entry.what.startswith("act.")]
-    return sorted((entry for entry in acts if entry.what not in _TURNS), key=lambda entry: entry.unix)
+        return ByReplica(attempt, problems=[*record.problems, str(error).splitlines()[0]])
+    return ByReplica(attempt, sorted(summary.replicas, key=lambda row: -(row.tpot_p99_ms or 0.0)), list(record.problems))

@@ -1,7 +1,8 @@
-"""All runs of a folder as rows: what each was, how it ended, what it measured. Read from run.json alone, save for its size.
+"""All runs of a folder as rows: what each was, how it ended, what it measured, how it is labelled. Read from run.json and
+labels.json alone, save for its size.
 
 Blocking: screens call it in a thread and take rows as they come. A row that was read before is taken again as long as its
-run.json and its head are as they were, so looking at 300 runs every few seconds costs 300 calls of stat. A folder that
+files and its head are as they were, so looking at 300 runs every few seconds costs 600 calls of stat. A folder that
 cannot be read is a row as well, with the reason: a run that vanishes from its list is looked for in vain.
 """
 
@@ -10,20 +11,25 @@ from __future__ import annotations
 import math
 import operator
 import os
+import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal
 
 from console.store.words import COMPARISON, BadFilter, Part, Unit, checked, value_of, words_of
 from harness.cluster.local import head_alive
+from harness.records.disk import size_of as size_of
 from harness.records.errors import RecordError
+from harness.records.labels import read_labels
 from harness.records.layout import RunFolder
 from harness.records.runfile import AttemptRecord, RunFile, read_run
 from harness.wire.states import RUN_ENDED
 
 State = Literal["running", "ended", "head gone", "damaged"]
+#: When a row was read: run.json's time, whether a head lived, and which labels.json there was (its time and its inode).
+Stamp = tuple[int, bool, tuple[int, int]]
 #: Files that make a folder a run's, even when its run.json is not there.
 _SIGNS: Final = ("run.json", "spec.json", "journal.jsonl", "head.json")
 
@@ -56,8 +62,14 @@ class RunRow:
     verdict: str = ""
     reasons: list[str] = field(default_factory=list)
     acts: int = 0
+    completed: float = math.nan
     size_bytes: float = math.nan
-    stamp: tuple[int, bool] = (0, False)  # run.json's time and whether a head lived, when this was read
+    imported: str = ""  # of what kind of files it was made; "": recorded by a head
+    tags: list[str] = field(default_factory=list)
+    note: str = ""
+    pinned: bool = False
+    label_problem: str = ""
+    stamp: Stamp = (0, False, (0, 0))
 
     @property
     def replicas(self) -> int:
@@ -88,7 +100,7 @@ def scan(root: Path, known: dict[Path, RunRow]) -> Iterator[RunRow]:
             found.append((changed, Path(entry.path)))
     for changed_ns, path in sorted(found, reverse=True):
         folder = RunFolder(path)
-        stamp = (changed_ns, head_alive(folder))
+        stamp = (changed_ns, head_alive(folder), _labels_stamp(folder))
         before = known.get(path)
         if before is not None and before.stamp == stamp:
             yield before
@@ -106,7 +118,33 @@ def _changed(path: Path) -> int | None:
     return None
 
 
-def read_row(folder: RunFolder, stamp: tuple[int, bool]) -> RunRow:
+def _labels_stamp(folder: RunFolder) -> tuple[int, int]:
+    """(0, 0): none."""
+    try:
+        about = os.stat(folder.labels_json)
+    except OSError:
+        return 0, 0
+    return about.st_mtime_ns, about.st_ino
+
+
+def row_of(path: Path) -> RunRow | None:
+    """The row of one folder; None: it is not a run's."""
+    changed_ns, folder = _changed(path), RunFolder(path)
+    return None if changed_ns is None else read_row(folder, (changed_ns, head_alive(folder), _labels_stamp(folder)))
+
+
+def read_row(folder: RunFolder, stamp: Stamp) -> RunRow:
+    row = _recorded(folder, stamp)
+    try:
+        labels = read_labels(folder)
+    except RecordError as error:
+        row.label_problem = f"{error.path.name} {error.reason}"
+    else:
+        row.tags, row.note, row.pinned = labels.tags, labels.note, labels.pinned
+    return row
+
+
+def _recorded(folder: RunFolder, stamp: Stamp) -> RunRow:
     row = RunRow(folder.path, folder.name, "damaged", stamp=stamp)
     try:
         run = read_run(folder.path)
@@ -128,6 +166,7 @@ def read_row(folder: RunFolder, stamp: tuple[int, bool]) -> RunRow:
 def _fill(row: RunRow, run: RunFile) -> None:
     spec = run.spec
     row.phase, row.synthetic, row.verdict, row.reasons = run.phase, run.synthetic, run.verdict, list(run.reasons)
+    row.imported = run.imported.kind if run.imported is not None else ""
     row.started_unix, row.ended_unix = _moment(run.started_unix), _moment(run.ended_unix)
     fleet, limits, load = (_table(spec, name) for name in ("fleet", "limits", "load"))
     row.nodes, row.per_node = int(fleet.get("nodes") or 0), int(fleet.get("replicas_per_node") or 0)
@@ -142,6 +181,7 @@ def _fill(row: RunRow, run: RunFile) -> None:
         row.scenario, row.kind, row.target_qps = last.scenario, last.kind, last.target_qps
         figures = figures_of(last)
         row.completed_qps, row.tokens_per_s = figures["completed_qps"], figures["tokens_per_s"]
+        row.completed = figures["completed"]
         row.ttft_p99_ms, row.tpot_p99_ms = figures["ttft_p99_ms"], figures["tpot_p99_ms"]
         row.verdict = row.verdict or last.verdict
         row.reasons = row.reasons or list(last.reasons)
@@ -181,25 +221,6 @@ def figures_of(attempt: AttemptRecord) -> dict[str, float]:
             figures[name] = number(value)
     counts = ("issued", "completed", "failed", "lost", "redispatched")
     return figures | {name: number(attempt.totals.get(name)) for name in counts}
-
-
-def size_of(path: Path) -> float:
-    """Bytes of all files of a run; of those that vanish meanwhile nothing."""
-    total, folders = 0, [str(path)]
-    while folders:
-        try:
-            entries = list(os.scandir(folders.pop()))
-        except OSError:
-            continue
-        for entry in entries:
-            try:
-                if entry.is_dir(follow_symlinks=False):
-                    folders.append(entry.path)
-                else:
-                    total += entry.stat(follow_symlinks=False).st_size
-            except OSError:
-                continue
-    return float(total)
 
 
 # --- order and filter ----------------------------------------------------------------------------------------
@@ -256,6 +277,7 @@ _NUMBERS: Final = {
         _Number("nodes", "count", lambda row: row.nodes),
         _Number("replicas", "count", lambda row: row.replicas),
         _Number("attempts", "count", lambda row: row.attempts),
+        _Number("size", "byte", lambda row: row.size_bytes),
     )
 }
 _SIGNS_OF_NUMBERS: Final[dict[str, Callable[[float, float], bool]]] = {
@@ -272,7 +294,7 @@ Test = Callable[[RunRow], bool]
 
 
 def filter_of(text: str) -> Test:
-    """`valid server`, `a|b`, `!invalid`, `ttft>2.5s`, `qps>=1k`, `acts>0`. Raises BadRunFilter."""
+    """`valid server`, `a|b`, `!invalid`, `ttft>2.5s`, `acts>0`, `tag:x`, `note:word`, `pinned`. Raises BadRunFilter."""
     try:
         tests = [_either(checked(parts)) for parts in words_of(text.lower())]
     except BadFilter as problem:
@@ -290,7 +312,17 @@ def _maybe_not(part: Part) -> Test:
     return test if part.wanted else lambda row: not test(row)
 
 
+def asks_size(text: str) -> bool:
+    """Whether a filter needs sizes, for which every file must be asked."""
+    return bool(re.search(r"\bsize\s*[<>=!]", text.lower()))
+
+
 def _one(word: str) -> Test:
+    kind, colon, label = word.partition(":")
+    if colon and kind in ("tag", "note"):
+        if not label:
+            raise BadFilter(word, f"a word is missing behind {kind}:, as in {kind}:baseline")
+        return _tagged(label) if kind == "tag" else lambda row: label in row.note.lower()
     found = COMPARISON.fullmatch(word)
     if found is None:
         return lambda row: word in row.name.lower() or any(one.startswith(word) for one in _words_of(row))
@@ -307,78 +339,12 @@ def _one(word: str) -> Test:
     return test
 
 
+def _tagged(tag: str) -> Test:
+    return lambda row: any(one.lower() == tag for one in row.tags)
+
+
 def _words_of(row: RunRow) -> list[str]:
-    """By their beginnings, so that `valid` is not `invalid`."""
-    fake = "synthetic" if row.synthetic else ""
-    return f"{row.state} {row.outcome} {row.phase} {row.scenario} {row.kind} {row.model} {fake}".lower().split()
-
-
-# --- comparing -----------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Compared:
-    """One figure of several runs. `better` is +1 where more is better, -1 where less is, 0 where neither."""
-
-    name: str
-    unit: str
-    values: list[float]
-    better: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Comparison:
-    runs: list[RunRow]
-    figures: list[Compared]
-    spec: list[tuple[str, list[str]]]  # fields that differ, as text
-    problems: list[str]
-
-
-_FIGURES: Final = (
-    ("target QPS", "qps", "target_qps", 0), ("achieved QPS", "qps", "completed_qps", 1), ("output", "tok/s", "tokens_per_s", 1),
-    ("output a replica", "tok/s", "tokens_per_s_replica", 1), ("TTFT p50", "ms", "ttft_p50_ms", -1),
-    ("TTFT p90", "ms", "ttft_p90_ms", -1), ("TTFT p99", "ms", "ttft_p99_ms", -1), ("TTFT p99.9", "ms", "ttft_p99_9_ms", -1),
-    ("TPOT p50", "ms", "tpot_p50_ms", -1), ("TPOT p90", "ms", "tpot_p90_ms", -1), ("TPOT p99", "ms", "tpot_p99_ms", -1),
-    ("TPOT p99.9", "ms", "tpot_p99_9_ms", -1), ("latency p50", "ms", "latency_p50_ms", -1),
-    ("latency p99", "ms", "latency_p99_ms", -1), ("duration", "s", "duration_s", 0), ("issued", "", "issued", 0),
-    ("completed", "", "completed", 0), ("failed", "", "failed", -1), ("lost", "", "lost", -1),
-    ("re-dispatched", "", "redispatched", -1), ("acts", "", "acts", -1), ("attempts", "", "attempts", 0),
-)  # fmt: skip
-
-
-def compare(rows: Sequence[RunRow]) -> Comparison:
-    """The last attempts of these runs, figure by figure, and the fields of their specs that differ. Blocking."""
-    figures: list[dict[str, float]] = []
-    specs: list[dict[str, str]] = []
-    problems = []
-    for row in rows:
-        own: dict[str, float] = {"acts": float(row.acts), "attempts": float(row.attempts), "target_qps": row.target_qps}
-        try:
-            run = read_run(row.path)
-        except RecordError as error:
-            problems.append(f"{row.name}: {error.reason}")
-            figures.append(own)
-            specs.append({})
-            continue
-        own |= figures_of(run.attempts[-1]) if run.attempts else {}
-        own["tokens_per_s_replica"] = own.get("tokens_per_s", math.nan) / row.replicas if row.replicas else math.nan
-        figures.append(own)
-        specs.append(dict(_flat(run.spec)))
-    compared = [Compared(name, unit, [own.get(key, math.nan) for own in figures], better) for name, unit, key, better in _FIGURES]
-    fields = dict.fromkeys(name for spec in specs for name in spec)
-    differing = [(name, [spec.get(name, "–") for spec in specs]) for name in fields]
-    return Comparison(
-        list(rows),
-        [one for one in compared if not all(math.isnan(value) for value in one.values)],
-        [(name, values) for name, values in differing if len(set(values)) > 1],
-        problems,
-    )
-
-
-def _flat(value: Any, dotted: str = "") -> Iterator[tuple[str, str]]:
-    if isinstance(value, dict) and value:
-        for key, inner in value.items():
-            yield from _flat(inner, f"{dotted}.{key}" if dotted else key)
-    else:
-        text = "none" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
-        yield dotted, text
+    """By their beginnings, so that `valid` is not `invalid`. Not the note: what it says of other runs is not this one's."""
+    more = [word for word, is_so in (("synthetic", row.synthetic), ("pinned", row.pinned), ("imported", row.imported)) if is_so]
+    words = f"{row.state} {row.outcome} {row.phase} {row.scenario} {row.kind} {row.model} {row.imported}".split()
+    return [word.lower() for word in (*words, *row.tags, *more)]

@@ -37,6 +37,10 @@ class KeyFooter(Painted):
         super().__init__(id=id)
         self._actions, self._why_not = actions, why_not
 
+    def offer(self, actions: Sequence[Action]) -> None:
+        """Other keys than before: those of another view of the same screen."""
+        self._actions = actions
+
     def _belongs(self, action: Action) -> bool:
         """A replay has its own keys, and nothing of it can be changed; without a cluster there are no pods."""
         session = cast(HasConfig, self.app).session

@@ -1,17 +1,17 @@
-"""The table of runs, and runs side by side."""
+"""The table of runs."""
 
 from __future__ import annotations
 
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from rich.style import Style
 from textual.strip import Strip
 
-from console.store.runs import SORTS, Compared, Comparison, RunRow, RunSort, Test, ordered
+from console.store.runs import SORTS, RunRow, RunSort, Test, ordered
 from console.widgets import fmt
 from console.widgets.launching import outcome_mark
 from console.widgets.listing import LinesPane
@@ -51,12 +51,14 @@ _ACTS: Final = Column("ACTS", 5, lambda row: str(row.acts) if row.acts else "·"
 _FLEET: Final = Column("FLEET", 8, _fleet)
 _SIZE: Final = Column("SIZE", 8, lambda row: fmt.size(row.size_bytes))
 _LOAD: Final = Column("LOAD", 16, _load, False)
+_TAGS: Final = Column("  TAGS", 16, lambda row: f"  {' '.join(row.tags)}", False)
 _NARROW: Final = (_OUTCOME, _TARGET, _DONE, _TTFT, _TPOT)
 _WIDE: Final = (_WHEN, _OUTCOME, _TARGET, _DONE, _TOKENS, _TTFT, _TPOT, _ACTS, _FLEET, _SIZE)
 _WIDER: Final = (_WHEN, _LOAD, _OUTCOME, _TARGET, _DONE, _TOKENS, _TTFT, _TPOT, _ACTS, _FLEET, _SIZE)
 #: Written into the record when an attempt ends: of a run that goes on they are on its Live screen.
 _AT_THE_END: Final = (_DONE, _TTFT, _TPOT, _TOKENS)
 _NAME_MAX: Final = 44
+PIN: Final = "◆"
 
 
 class RunsPane(LinesPane):
@@ -92,6 +94,11 @@ class RunsPane(LinesPane):
         self.at = names.index(self._on) if self._on in names else min(self.at, max(0, len(names) - 1))
         self._entitle()
         self.show_cursor()
+
+    def choose(self, name: str) -> None:
+        """The cursor on that run, now or once it is there."""
+        self._on = name
+        self.order_again()
 
     def keep(self, text: str, test: Test) -> None:
         self.text, self._test = text, test
@@ -143,7 +150,10 @@ class RunsPane(LinesPane):
 
     def _columns(self, width: int) -> tuple[tuple[Column, ...], int]:
         """And the room for the name."""
-        columns = _WIDER if width >= 150 else _WIDE if width >= 110 else _NARROW
+        columns: tuple[Column, ...] = _WIDER if width >= 150 else _WIDE if width >= 110 else _NARROW
+        if width >= 110 and any(row.tags for row in self.all):  # what fleet it was, the line below says as well
+            tags = _TAGS if width >= 150 else replace(_TAGS, width=12)
+            columns = (*(column for column in columns if column is not _FLEET), tags)
         return columns, max(16, min(_NAME_MAX, width - 5 - sum(column.width for column in columns)))
 
     def headings(self, width: int) -> list[Strip]:
@@ -159,7 +169,8 @@ class RunsPane(LinesPane):
         runs: list[Run] = [
             (self.mark(chosen), ink.primary),
             ("✓" if marked else " ", ink.primary),
-            (" " + fmt.middle(row.name, name_width).ljust(name_width + 1), ink.bold if chosen or marked else ink.plain),
+            (PIN if row.pinned else " ", ink.primary),
+            (fmt.middle(row.name, name_width).ljust(name_width + 1), ink.bold if chosen or marked else ink.plain),
         ]
         if row.state == "damaged":
             runs.append((f"{when_text(row.when_unix):<13}" if columns[0] is _WHEN else "", ink.muted))
@@ -180,7 +191,7 @@ class RunsPane(LinesPane):
     def _style(column: Column, row: RunRow, ink: Paint) -> Style:
         if column is _ACTS:
             return ink.warn if row.acts else ink.faint
-        if column in (_WHEN, _LOAD, _FLEET, _SIZE, _TARGET):
+        if column in (_WHEN, _LOAD, _FLEET, _SIZE, _TARGET) or column.title == _TAGS.title:
             return ink.muted
         figures = {"TTFTp99": (row.ttft_p99_ms, row.ttft_limit_ms), "TPOTp99": (row.tpot_p99_ms, row.tpot_limit_ms)}
         value, limit = figures.get(column.title, (math.nan, None))
@@ -190,78 +201,3 @@ class RunsPane(LinesPane):
 def _fit(text: str, column: Column) -> str:
     text = fmt.clip(text, column.width - 1)
     return text.rjust(column.width) if column.right else text.ljust(column.width)
-
-
-class ComparePane(LinesPane):
-    """A line a figure, a column a run; what differs from the first one in per cent."""
-
-    HEADINGS = 2
-
-    def __init__(self, comparison: Comparison, *, id: str | None = None) -> None:
-        super().__init__(id=id)
-        self.comparison = comparison
-        self._lines: list[Compared | tuple[str, list[str]] | str] = [*comparison.problems, *comparison.figures]
-        if comparison.spec:
-            self._lines += ["", "Spec: fields that differ", *comparison.spec]
-        self.border_title = f"{len(comparison.runs)} runs, last attempts, whole · change against the first"
-
-    def count(self) -> int:
-        return len(self._lines)
-
-    def _widths(self, width: int) -> tuple[int, int]:
-        name = 24 if width >= 110 else 18
-        return name, max(12, min(34, (width - name - 2) // max(1, len(self.comparison.runs))))
-
-    def headings(self, width: int) -> list[Strip]:
-        ink, (name, each) = self.inks, self._widths(width)
-        titles: list[Run] = [(" " * (name + 2), ink.muted)]
-        outcomes: list[Run] = [(" " * (name + 2), ink.muted)]
-        for row in self.comparison.runs:
-            glyph, colour = outcome_mark(row, ink)
-            titles.append((fmt.middle(row.name, each - 2).ljust(each), ink.bold))
-            outcomes.append((fmt.clip(f"{glyph} {row.outcome}", each - 2).ljust(each), colour))
-        return [strip_of(titles, width), strip_of(outcomes, width)]
-
-    def line(self, at: int, width: int, chosen: bool) -> Strip:
-        ink, (name, each) = self.inks, self._widths(width)
-        one = self._lines[at]
-        if isinstance(one, str):
-            return strip_of([(f" {one}", ink.muted)], width)
-        runs: list[Run] = [(self.mark(chosen), ink.primary)]
-        if isinstance(one, tuple):
-            runs.append((f"{fmt.middle(one[0], name)} ".ljust(name + 1), ink.muted))
-            runs += [
-                (fmt.clip(text, each - 2).ljust(each), ink.plain if text == one[1][0] else ink.warn) for text in one[1]
-            ]  # fmt: skip
-        else:
-            title = f"{one.name} {one.unit}" if one.unit == "tok/s" else one.name
-            runs.append((fmt.clip(title, name).ljust(name + 1), ink.muted))
-            for number, value in enumerate(one.values):
-                text = _figure(value, one.unit)
-                change, style = _change(one, number, ink) if number else ("", ink.muted)
-                runs += [(f"{text:>10}", ink.plain), (f" {change}".ljust(each - 10), style)]
-        return strip_of(runs, width, ink.cursor if chosen else None)
-
-
-def _figure(value: float, unit: str) -> str:
-    if unit == "ms":
-        return fmt.millis(value)
-    if unit == "s":
-        return fmt.clock(value) if not math.isnan(value) else fmt.UNKNOWN
-    return fmt.rate(value) if unit == "qps" else fmt.count(value)
-
-
-def _change(one: Compared, number: int, ink: Paint) -> tuple[str, Style]:
-    first, value = one.values[0], one.values[number]
-    if math.isnan(first) or math.isnan(value):
-        return "", ink.muted
-    if not first:
-        return ("", ink.muted) if value == first else ("(was 0)", ink.warn if one.better else ink.muted)
-    share = value / first - 1
-    if abs(share) < 0.0005:
-        return "=", ink.faint
-    word = f"{fmt.signed(share * 100, 1)}%" if share < 10 else f"x{value / first:,.0f}"
-    if not one.better or abs(share) < 0.005:
-        return word, ink.muted
-    good = (share > 0) == (one.better > 0)
-    return f"{word} {'better' if good else 'worse'}", ink.good if good else ink.bad

@@ -93,7 +93,8 @@ class SlaPane(Painted):
             strip_of(Gauge("TPOT").runs(snap.tpot, window_s, width, ink), width),
         ]
         lines.append(strip_of(self._outlook("TTFT", snap.ttft, snap, width), width))
-        if snap.attempt and not self._store.ended and not (snap.attempt_kind == "explore" and snap.ttft.needed > 0):
+        once = snap.attempt_kind in ("accuracy", "compliance") or (snap.attempt_kind == "explore" and snap.ttft.needed > 0)
+        if snap.attempt and not self._store.ended and not once:
             lines.append(strip_of(self._outlook("TPOT", snap.tpot, snap, width), width))
         return lines
 
@@ -101,6 +102,8 @@ class SlaPane(Painted):
         ink, explore = self.inks, snap.attempt_kind == "explore"
         if self._store.ended or not snap.attempt:
             return [("no attempt is running", ink.muted)]
+        if snap.attempt_kind in ("accuracy", "compliance"):
+            return [(f"{snap.attempt_kind}: limits are not judged", ink.muted)]
         if view.needed > 0:
             if explore:
                 return [("exploration: no verdict at stake", ink.muted)]

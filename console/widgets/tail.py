@@ -59,6 +59,8 @@ class BudgetPane(Painted):
             lines.append(strip_of([("no attempt is running: nothing is left to spend", ink.muted)], width))
         elif snap.attempt_kind == "explore":
             lines.append(strip_of([("exploration: no verdict at stake", ink.muted)], width))
+        elif snap.attempt_kind in ("accuracy", "compliance"):
+            lines.append(strip_of([(f"{snap.attempt_kind}: limits are not judged", ink.muted)], width))
         else:
             lines += [strip_of(self._line(name, view, width), width) for name, view in (("TTFT", snap.ttft), ("TPOT", snap.tpot))]
         text, urgent = self._note()

@@ -35,27 +35,37 @@ class VerdictBanner(Painted):
     """Shown once the attempt has a verdict."""
 
     def __init__(
-        self, store: FleetStore, *, hint: Callable[[], str] = lambda: "", whole: bool = False, id: str | None = None
+        self,
+        store: FleetStore,
+        *,
+        hint: Callable[[], str] = lambda: "",
+        whole: bool = False,
+        attempt: Callable[[], int | None] = lambda: None,
+        id: str | None = None,
     ) -> None:
         """`hint`: where there is more to see, in words; may be empty. `whole`: reasons take the lines that they need, up to a
-        third of the screen."""
+        third of the screen. `attempt`: its number; None is the one that the picture is about."""
         super().__init__(4, id=id)
-        self._store, self._hint, self._whole = store, hint, whole
+        self._store, self._hint, self._whole, self._number = store, hint, whole, attempt
+
+    def _attempt(self) -> AttemptInfo | None:
+        number = self._number()
+        return self._store.attempt if number is None else self._store.attempts.get(number)
 
     @property
     def wanted(self) -> bool:
-        attempt = self._store.attempt
+        attempt = self._attempt()
         return bool(attempt and attempt.verdict and (self._store.ended or attempt.state == "ENDED"))
 
     def draw(self, width: int, height: int) -> list[Strip]:
-        attempt, ink = self._store.attempt, self.inks
+        attempt, ink = self._attempt(), self.inks
         if attempt is None:
             return []
         style = verdict_style(attempt.verdict, ink)
         lines = [self._title(attempt, width - 2), *_rows(_results(attempt, self._store, ink), width - 2)]
         lines += _rows(_totals(attempt, ink), width - 2)
         lines += [[(text, ink.plain)] for text in self._reasons(attempt, width - 3)]
-        lines += [[(text, ink.muted)] for text in self._before(width - 2)]
+        lines += [[(text, ink.muted)] for text in self._before(attempt.number, width - 2)]
         if self._hint():
             lines.append([(self._hint(), ink.primary)])
         self.set_lines(len(lines))
@@ -82,11 +92,12 @@ class VerdictBanner(Painted):
         notes = f"   ({'; '.join(said)})" if said else ""
         return textwrap.wrap(reasons + notes, max(10, width), max_lines=most, placeholder=" …")
 
-    def _before(self, width: int) -> list[str]:
+    def _before(self, number: int, width: int) -> list[str]:
         earlier = [
             f"attempt {attempt.number} {attempt.verdict or 'without a verdict'} at {rate_words(attempt, self._store.journal)}"
             + (f" (ACTS {attempt.acts})" if attempt.acts else "")
-            for attempt in reversed(self._store.earlier_attempts())
+            for attempt in sorted(self._store.attempts.values(), key=lambda attempt: -attempt.number)
+            if attempt.number < number
         ]
         return [fmt.clip("before it: " + " · ".join(earlier), width)] if earlier else []
 

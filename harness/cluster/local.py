@@ -222,6 +222,11 @@ def head_alive(folder: RunFolder) -> bool:
     return process is not None and is_alive(*process)
 
 
+def workers_alive(folder: RunFolder) -> int:
+    """How many worker processes of a local run live: they outlive a head that died."""
+    return sum(is_alive(*worker) for worker in _workers_of(folder.workers_json).values())
+
+
 def kill_run(folder: RunFolder, head_pid: int = 0) -> None:
     """End the run's head and workers at once. The record stays as it is, which is readable.
 

@@ -89,8 +89,17 @@ SHOTS = (
     Shot("sla", ("3",)),
     Shot("events", ("4",)),
     Shot("runs", ("5",), fleet=None, until="Runs 4"),
-    Shot("compare", ("5", "space", "space", "c"), fleet=None, until="tok/s"),
-    Shot("record", ("5", "end", "enter"), fleet=None, until="RE-DISP"),
+    Shot("compare", ("5", "space", "space", "c"), fleet=None, until="output tokens"),
+    Shot("scaling", ("5", "s"), fleet=None, until="EFFICIENCY"),
+    Shot("record", ("5", "end", "enter"), fleet=None, until="Findings"),
+    Shot("record-timeline", ("5", "end", "enter", "?Findings", "i"), fleet=None, until="What happened", sizes=SIZES[1:]),
+    Shot("record-distributions", ("5", "end", "enter", "?Findings", "d"), fleet=None, until="CDF", sizes=SIZES[1:2]),
+    Shot(
+        "record-tail", ("5", "end", "enter", "?Findings", "t", "?TAIL MEAN", "n", "n"), fleet=None, until="TIME ", sizes=SIZES[1:]
+    ),
+    Shot(
+        "record-sample", ("5", "end", "enter", "?Findings", "s", "?LATENCY", "enter"), fleet=None, until="USUAL", sizes=SIZES[1:2]
+    ),
     Shot("replay", ("5", "end", "R", "?REPLAY", "1", *["full_stop"] * 4), fleet=None, until="00:42/"),
     Shot("roles", fleet=split),
     Shot("evict", ("e",)),

@@ -16,8 +16,8 @@ from console.app import PacelineApp
 from console.feeds.replay import ReplayFeed
 from console.screens.live import LiveScreen
 from console.screens.record import RecordScreen
-from console.screens.runs import CompareScreen, RunsScreen
-from console.store.runs import SORTS, BadRunFilter, RunRow, compare, filter_of, ordered, scan, size_of
+from console.screens.runs import RunsScreen
+from console.store.runs import SORTS, BadRunFilter, RunRow, filter_of, ordered, scan, size_of
 from console.themes import shipped_folder
 
 
@@ -143,16 +143,6 @@ def test_units_and_signs_belong_to_the_column(text: str, said: str) -> None:
         filter_of(text)
 
 
-def test_runs_side_by_side_differ_in_figures_and_in_fields(some_runs: Path) -> None:
-    rows = rows_of(some_runs)
-    found = compare([rows["old-1"], rows["slow-2"], rows["broken"]])
-    figures = {one.name: one.values for one in found.figures}
-    assert figures["TTFT p99"][:2] == [310.0, 900.0]
-    assert math.isnan(figures["TTFT p99"][2])
-    assert ("load.target_qps", ["100", "200", "–"]) in found.spec
-    assert "broken" in found.problems[0]
-
-
 # --- the screen ----------------------------------------------------------------------------------------------
 
 
@@ -190,25 +180,6 @@ async def test_the_cursor_stays_on_its_run_when_the_order_changes(some_runs: Pat
         assert [row.name for row in screen.pane.rows] == ["slow-2"]
         await pilot.press("escape")
         assert len(screen.pane.rows) == 5
-
-
-async def test_marked_runs_are_compared(some_runs: Path) -> None:
-    app = PacelineApp(theme_folders=[shipped_folder()])
-    async with app.run_test(size=(120, 36)) as pilot:
-        screen = await on_runs(pilot, app)
-        await pilot.press("c")
-        await pilot.pause()
-        assert app.screen is screen
-        assert any("mark 2 to 4" in str(toast.message) for toast in app._notifications)
-        await pilot.press("slash", *"old|slow", "enter", "j", "k", "k", "space", "space", "c")
-        await wait_for(lambda: isinstance(app.screen, CompareScreen))
-        await pilot.pause(0.3)
-        shown = text_of(app.screen.query_one("#compare"))
-        assert "TTFT p99" in shown
-        assert "better" in shown or "worse" in shown
-        assert "load.target_qps" in shown
-        await pilot.press("escape")
-        assert app.screen is screen
 
 
 async def test_enter_opens_a_record_and_from_there_its_replay_and_the_way_back(root: Path) -> None:

@@ -173,8 +173,8 @@ def test_show_says_over_which_time_a_rate_holds_and_what_loadgen_says(
     make_run()
     assert main(["show"]) == 0
     out = capsys.readouterr().out
-    assert "completed 26.3 q/s  289 tokens/s over 0:00, to the last completion" in out
-    assert "LoadGen   completed 22.5 samples/s  247 tokens/s by its own log" in out
+    assert "completed 26.3 q/s  289 output tokens/s over 0:00, to the last completion" in out
+    assert "LoadGen   completed 22.5 samples/s  247 output tokens/s by its own log" in out
     assert "ACTS 1: 1 act touched attempts" in out
     assert f"drain {SLOTS[0]} by kim@desk: hot" in out
 
@@ -373,7 +373,7 @@ def test_an_unforeseen_error_is_told_without_a_traceback_unless_asked_for(
     def fail(which: object = None) -> None:
         raise RuntimeError("boom")
 
-    monkeypatch.setattr("console.cli.listing.any_run", fail)
+    monkeypatch.setattr("console.cli.showing.any_run", fail)
     assert main(["show"]) == 3
     err = capsys.readouterr().err
     assert "RuntimeError: boom" in err

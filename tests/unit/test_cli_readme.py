@@ -62,7 +62,7 @@ def test_the_layout_of_a_run_names_what_layout_py_names() -> None:
     members = [name for name, member in vars(RunFolder).items() if isinstance(member, property) and name != "name"]
     paths = [*(getattr(folder, name) for name in members), folder.attempt(1), folder.log("head")]
     names = {path.relative_to(folder.path).parts[0] for path in paths}
-    assert len(names) == 17
+    assert len(names) == 18
     assert names - told == set()
 
 

@@ -37,8 +37,8 @@ class ARun:
         self.calls.append(("pause", paused))
         return "paused" if paused else "resumed"
 
-    def start_attempt(self, kind: str | None, qps: float | None, who: str, why: str) -> str:
-        self.calls.append(("start_attempt", kind, qps))
+    def start_attempt(self, kind: str | None, qps: float | None, who: str, why: str, test: str | None = None) -> str:
+        self.calls.append(("start_attempt", kind, qps) if test is None else ("start_attempt", kind, qps, test))
         return "started"
 
     def abort(self, who: str, why: str) -> str:

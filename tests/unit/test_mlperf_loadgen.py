@@ -223,6 +223,32 @@ def test_a_second_configuration_in_one_process_is_refused(tmp_path: Path) -> Non
     assert "once per process" in child.stdout
 
 
+@pytest.mark.parametrize("scenario", ["Server", "Offline"])
+@pytest.mark.parametrize(("test", "model"), [("TEST06", "deepseek-r1"), ("TEST07", "gpt-oss-120b"), ("TEST09", "gpt-oss-120b")])
+def test_an_audit_is_in_effect_and_logs_what_its_test_reads(
+    attempt: Callable[..., Attempt], test: str, model: str, scenario: str
+) -> None:
+    """TEST07 in Offline would crash, were the model's own performance count (6396) left to a dataset of 64 samples."""
+    load = {"scenario": scenario, "kind": "compliance", "test": test, "target_qps": 2000.0, "duration_s": 600.0}
+    run = attempt(spec_of(load, model={"name": model, "mlperf_name": model}, limits={}))
+    assert run.log.complete
+    assert (run.diff, run.log.errors) == ([], [])
+    assert any("Found Audit Config file" in warning for warning in run.log.warnings)
+    logged = json.loads((run.workdir / "mlperf_log_accuracy.json").read_text())
+    asked = [entry["qsl_idx"] for entry in logged]
+    assert run.child["samples"] == len(asked)
+    if test == "TEST06":
+        assert len(asked) == 100
+    else:
+        assert sorted(asked) == list(range(N_SAMPLES))
+        assert f"{model}.*.performance_sample_count_override = {N_SAMPLES}" in (run.workdir / "user.conf").read_text()
+    assert all(entry["token_count"] == 4 for entry in logged)
+    assert all(("token_data" in entry) == (scenario == "Server") for entry in logged)
+    said = rules_diff(model, "Offline", "compliance", run.log.keys, test)
+    wanted = {"TEST06": 4388, "TEST07": 990, "TEST09": 6396}[test]
+    assert said == [f"performance_sample_count: MLPerf Inference v6.1 wants {wanted} for {model}, in effect 64"]
+
+
 def test_settings_that_loadgen_could_not_survive_are_refused(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="does not run LoadGen"):
         build(spec_of({"kind": "explore"}), 10, tmp_path)

@@ -62,6 +62,8 @@ def test_a_healthy_attempt_is_valid_without_reasons() -> None:
         ({"ending": "aborted"}, "ABORTED", "operator"),
         ({"ending": "superseded", "ending_reason": "rate changed to 500 by ann"}, "SUPERSEDED", "500"),
         ({"ending": "superseded"}, "SUPERSEDED", "another rate"),
+        ({"judged": ["accuracy: not scored yet"]}, "INVALID", "accuracy: not scored yet"),
+        ({"kind": "compliance", "num_errors": 1}, "INVALID", "LoadGen logged 1 error"),
         ({"kind": "explore", "loadgen_validity": None, "loadgen_complete": False}, "EXPLORATION", "not paced by LoadGen"),
     ],
 )
@@ -78,6 +80,7 @@ def test_one_change_decides(change: dict[str, Any], verdict: str, reason: str) -
         {"ttft_limit_ms": None, "tpot_limit_ms": None, "ttft_p99_ms": math.nan, "tpot_p99_ms": math.nan},
         {"scenario": "Offline", "ttft_p99_ms": 9e6},  # Offline has no latency limits
         {"kind": "accuracy", "loadgen_validity": None, "ttft_p99_ms": 9e6, "min_duration_s": 1.0, "mlperf_name": "gpt-oss-120b"},
+        {"kind": "compliance", "loadgen_validity": "INVALID", "loadgen_reasons": ["too short"], "ttft_p99_ms": 9e6},
         {"min_duration_s": 120.0},  # a model without rules may be short
         {"mlperf_name": "deepseek-r1", "min_duration_s": 600.0},
         {"ttft_p99_ms": 2000.0, "tpot_p99_ms": 80.0},  # at the limit is within it
@@ -115,6 +118,12 @@ def test_a_redispatch_is_a_note_and_not_a_failure() -> None:
 def test_a_synthetic_engine_is_named_beside_every_verdict() -> None:
     for change in ({}, {"ending": "aborted"}, {"kind": "explore"}):
         assert any("synthetic" in note for note in judge(changed(synthetic=True, **change)).notes)
+
+
+def test_loadgens_invalid_is_a_note_in_a_compliance_attempt() -> None:
+    verdict = judge(changed(kind="compliance", loadgen_validity="INVALID", mlperf_name="deepseek-r1", min_duration_s=0.0))
+    assert (verdict.verdict, verdict.reasons) == ("VALID", [])
+    assert verdict.notes == ["LoadGen says INVALID, as is normal here: a compliance test is short and has no limits to hold"]
 
 
 def test_an_exploration_says_where_it_missed_the_limits() -> None:

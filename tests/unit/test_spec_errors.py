@@ -21,7 +21,7 @@ SAID = [
     (["load.target_qps=0"], "load.target_qps: 0 is out of range: must be at least 0.001"),
     (["load.target_qps=inf"], "load.target_qps: inf is not a finite number"),
     (["load.duration_s=nan"], "load.duration_s: nan is not a finite number"),
-    (["load.kind=explor"], "load.kind: 'explor' is not one of performance, accuracy, explore; did you mean explore?"),
+    (["load.kind=explor"], "load.kind: 'explor' is not one of performance, accuracy, explore, compliance; did you mean explore?"),
     (["load.scenario=server"], "load.scenario: 'server' is not one of Server, Offline; did you mean Server?"),
     (["load.seeds=3"], 'load.seeds: 3 is neither "mlperf" nor a table'),
     (["load.seeds={qsl=1, schedule=2}"], "load.seeds.sample_index: is needed"),

@@ -22,7 +22,7 @@ from pathlib import Path, PurePosixPath
 from harness.records.layout import RunFolder
 from harness.wire import inquiry
 
-OWN = frozenset({"keys", "lock", "reserve", "workers.json", "head.json", "spec.json", "link.json", "exports"})
+OWN = frozenset({"keys", "lock", "reserve", "workers.json", "head.json", "spec.json", "link.json", "labels.json", "exports"})
 LINK_LOG = "logs/link.log"
 _CHUNK = re.compile(r"^(samples|timeline|gpus)/[^/]+\.parquet$")
 _GROWING = re.compile(r"^((?:journal|cluster)\.jsonl|logs/.+|attempts/.+\.(txt|log|jsonl)|attempts/.+/mlperf_log_[^/]+)$")

@@ -357,7 +357,9 @@ def _news(frame: pl.DataFrame, record: Record, step_s: float) -> pl.DataFrame:
     keys = ["role", "slot", "device"]
     first, last = frame["sampled_unix"].min(), frame["sampled_unix"].max()
     around = pl.col("sampled_unix").is_between(pl.lit(first) - 600.0, pl.lit(last) + 600.0)
-    there = Record(record.folder).gpus().filter(around).select(*keys, "sampled_unix").unique().sort("sampled_unix").collect()
+    there = Record(record.folder).collect(
+        lambda gpus: gpus.filter(around).select(*keys, "sampled_unix").unique().sort("sampled_unix"), table="gpus"
+    )
     if not there.height:
         return frame
     gaps = there.with_columns(gap=pl.col("sampled_unix").diff().over(keys)).group_by("role").agg(gap=pl.col("gap").median())

@@ -40,7 +40,7 @@ class RoleSummary:
 
 def summarise_gpus(record: Record, attempt: int | None = None) -> list[RoleSummary]:
     """In the order of the roles; those of which the record has nothing are not there."""
-    frame = record.gpus(attempt).sort("sampled_unix").collect()
+    frame = record.collect(lambda gpus: gpus.sort("sampled_unix"), attempt, "gpus")
     parts = {str(key[0]): part for key, part in frame.partition_by("role", as_dict=True).items()}
     found = []
     for name in [*ROLES, *(name for name in parts if name not in ROLES)]:
