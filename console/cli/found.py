@@ -103,6 +103,18 @@ def _meant(which: str) -> RunFolder:
         raise
 
 
+def ended_run(which: str) -> RunFolder | None:
+    """The run meant, if it has ended: there is a record to open, and nobody to follow. None also for a name that fits none."""
+    try:
+        folder = _meant(which)
+    except NoSuchRun:
+        return None
+    if head_alive(folder) or is_followed(folder):
+        return None
+    run = try_read(folder)
+    return folder if run is not None and run.phase in RUN_ENDED else None
+
+
 def headless_run(which: str) -> RunFolder | None:
     """The run meant, if its head has died without ending it. On a cluster the head may live: only its link is gone."""
     folder = find_run(which, locations.runs())

@@ -129,8 +129,8 @@ def attach(
         bool, Parameter(name="--list", negative="", help="List the runs on the cluster instead; with --json as a list")
     ] = False,
 ) -> int:
-    """Open the console on a run that is going on; or, without a screen, print or follow it (ended runs too). A run that is not
-    known here is looked for on the Kubernetes cluster of the kubeconfig."""
+    """Open the console on a run: one that is going on, live; one that has ended, by its record. Or, without a screen, print or
+    follow it. A run that is not known here is looked for on the Kubernetes cluster of the kubeconfig."""
     if list_runs:
         if run is not None or once or follow or plain or every is not None or screen is not None:
             raise BadInput("attach: --list goes with --json, --namespace and --context only")
@@ -140,8 +140,13 @@ def attach(
     asked = [name for name, given in (("--screen", screen), ("--slot", slot), ("--filter", filter), ("--sort", sort)) if given]
     _check_twin(once=once, json=json, follow=follow, plain=plain, every=every, asked=asked)
     if not (once or json or plain):
+        from console.cli.found import ended_run
         from console.cli.remote import folder_or_remote
 
+        ended = ended_run(run) if run is not None and namespace is None and context is None else None
+        if ended is not None:
+            _need_terminal("attach", typed(f"show {ended.name}"))
+            return open_launch(ended, read_only=read_only, config=_config(look))
         folder, role = folder_or_remote(run, namespace, context)
         _need_terminal("attach", typed(f"attach {folder.name} --plain"))
         return _open_console(folder, read_only=read_only or role == "viewer", config=_config(look))
@@ -329,12 +334,13 @@ def _open_console(folder: RunFolder, *, config: Config, read_only: bool = False,
     return CRASHED if app.return_code else _finish(folder, as_json=False)
 
 
-def open_launch() -> int:
-    """The console without a run: it begins where one is chosen. What is started or opened there goes on when it is left."""
+def open_launch(ended: RunFolder | None = None, *, read_only: bool = False, config: Config | None = None) -> int:
+    """The console without a run that goes on: it begins where one is chosen, or on the record of one that has ended. What is
+    started or opened there goes on when it is left."""
     from console.app import PacelineApp
     from harness.cluster.local import head_alive
 
-    app = PacelineApp(config=_config(AS_CONFIGURED))
+    app = PacelineApp(ended.path if ended is not None else None, read_only=read_only, config=config or _config(AS_CONFIGURED))
     app.run()
     path = app.session.path
     if path is not None and head_alive(RunFolder(path)):

@@ -360,6 +360,24 @@ def test_acting_on_a_run_that_has_ended_says_so_at_once(make_run: MakeRun, capsy
     assert "mine-1 has ended (DONE); `paceline show mine-1`" in capsys.readouterr().err
 
 
+def test_attaching_to_a_run_that_has_ended_opens_its_record(
+    make_run: MakeRun, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = make_run()
+    assert main(["attach", "mine"]) == 2
+    assert "needs a terminal, and this is none: use `paceline show mine-1`" in capsys.readouterr().err
+    opened: list[RunFolder] = []
+
+    def open_it(ended: RunFolder, **_: object) -> int:
+        opened.append(ended)
+        return 0
+
+    monkeypatch.setattr("console.cli.start._need_terminal", lambda *_: None)
+    monkeypatch.setattr("console.cli.start.open_launch", open_it)
+    assert main(["attach", "mine"]) == 0
+    assert opened == [folder]
+
+
 def test_profiles_and_doctor_print_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["profiles", "--json"]) == 0
     assert "demo" in {row["name"] for row in json.loads(capsys.readouterr().out)}
