@@ -29,6 +29,7 @@ from harness.imports.staging import Staging, made_name
 from harness.imports.told import Progress, Told
 from harness.mlperf import detail_log
 from harness.mlperf.detail_log import DETAIL_LOG, DetailLog
+from harness.mlperf.judging import NOT_JUDGED, judged_by_answers
 from harness.mlperf.rules import MODELS, rules_diff
 from harness.mlperf.settings import NO_LIMIT_NS
 from harness.mlperf.verdict import VerdictInput, judge
@@ -244,28 +245,17 @@ def _model(logs: _Logs, told: Told) -> str:
 def _attempt(number: int, logs: _Logs, staging: Staging, told: Told, progress: Progress) -> AttemptRecord:
     target_qps = logs.number("effective_target_qps") or 0.0
     record = AttemptRecord(number, logs.kind, logs.scenario, target_qps, 1, logs.began_unix, state="ENDED")
+    record.test = logs.place.test
     record.ended_unix = logs.began_unix + (logs.lasted_s or 0.0) if logs.began_unix else 0.0
     record.settings_effective = {
         key: value for key, value in logs.keys.items()
         if key.startswith(("effective_", "requested_")) and isinstance(value, str | int | float | bool)
     }  # fmt: skip
-    record.loadgen = _loadgen(logs)
+    record.loadgen = logs.log.figures()
     _copy(logs, staging.run.attempt(number), progress)
     _figures(record, logs, staging, told)
-    _judge(record, logs)
+    _judge(record, logs, staging.run.attempt(number))
     return record
-
-
-def _loadgen(logs: _Logs) -> dict[str, Any]:
-    """As of an attempt of ours (harness.head.results)."""
-    result = logs.log.result()
-    return {
-        "validity": result.validity, "queries": result.queries, "samples_per_s": result.samples_per_s,
-        "tokens_per_s": result.tokens_per_s, "ttft_ms": result.ttft_ms, "tpot_ms": result.tpot_ms,
-        "latency_ms": result.latency_ms, "early_stopping_met": result.early_stopping_met,
-        "min_duration_met": result.min_duration_met, "min_queries_met": result.min_queries_met,
-        "num_errors": result.num_errors, "errors": logs.log.errors[:20],
-    }  # fmt: skip
 
 
 def _copy(logs: _Logs, target: Path, progress: Progress) -> None:
@@ -333,13 +323,15 @@ def _give_tokens(trace: Trace, answers: Answers) -> None:
     trace.columns.n_tokens = type(trace.columns.n_tokens)("i", found.tobytes())
 
 
-def _judge(record: AttemptRecord, logs: _Logs) -> None:
+def _judge(record: AttemptRecord, logs: _Logs, folder: Path) -> None:
+    """`folder`: the attempt's own. Scores and tests that others say they passed are no substitute for `score` and `verify`."""
     model, unjudged = logs.model or None, logs.unjudged
     if model is None:
         unjudged.append("rules: the logs do not say which MLPerf model this is, so no model's rules were applied")
     unjudged.append("settings as asked: the logs say what was in effect, not what was wanted")
-    if logs.kind != "accuracy" and logs.trace is None:
+    if logs.kind == "performance" and logs.trace is None:
         unjudged.append("TTFT and TPOT by our own measurement: they are LoadGen's percentiles")
+    judged = judged_by_answers(logs.kind, record.test or None, model, folder)
     verdict = judge(
         VerdictInput(
             kind=logs.kind,
@@ -353,16 +345,21 @@ def _judge(record: AttemptRecord, logs: _Logs) -> None:
             tpot_limit_ms=logs.limit_ms("tpot"),
             ttft_p99_ms=_or_nan(record.ttft_ms.get("p99")),
             tpot_p99_ms=_or_nan(record.tpot_ms.get("p99")),
-            rules_diff=rules_diff(model, logs.scenario, logs.kind, logs.keys) if model else [],
+            rules_diff=rules_diff(model, logs.scenario, logs.kind, logs.keys, logs.place.test) if model else [],
             issued=record.totals["issued"],
             completed=record.totals["completed"],
             mlperf_name=model,
             min_duration_s=(logs.number("effective_min_duration_ms") or 0.0) / 1000,
+            judged=judged.reasons,
         )
     )
     record.verdict = verdict.verdict
-    record.reasons = [*verdict.reasons, *(f"not judged: {text}" for text in unjudged)]
-    record.notes = [f"imported from LoadGen's logs in {logs.where.rpartition('/')[0] or 'one folder'}", *verdict.notes]
+    record.reasons = [*verdict.reasons, *(f"{NOT_JUDGED}{text}" for text in unjudged)]
+    record.notes = [
+        f"imported from LoadGen's logs in {logs.where.rpartition('/')[0] or 'one folder'}",
+        *verdict.notes,
+        *judged.notes,
+    ]
     if logs.place.test:
         record.notes.append(f"compliance run of {logs.place.test}; its duration and queries are those of the test")
     scored = _scored(logs.place.folder)

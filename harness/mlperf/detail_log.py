@@ -27,6 +27,7 @@ _LONG_AND_UNUSED = frozenset({"loaded_qsl_set", "loadgen_file_sha1"})
 #: Of a key, of errors and of warnings so many are kept: a log with millions of errors fits into memory.
 _KEPT = 1000
 _LONGEST_LINE = 64 << 20
+_OF_RECORD = 20  # errors that run.json has
 
 #: Percentiles that LoadGen logs, as in its keys.
 _PERCENTILES = ("50.00", "90.00", "95.00", "97.00", "99.00", "99.90")
@@ -134,6 +135,24 @@ class DetailLog:
             latency_ms=self._latencies("result_{}_latency_ns", "result_{}_percentile_latency_ns"),
             num_errors=max(int(_number(keys.get("num_errors")) or 0), self.error_count),
         )
+
+    def figures(self) -> dict[str, Any]:
+        """What an attempt's record keeps of it, as `loadgen`."""
+        result = self.result()
+        return {
+            "validity": result.validity,
+            "queries": result.queries,
+            "samples_per_s": result.samples_per_s,
+            "tokens_per_s": result.tokens_per_s,
+            "ttft_ms": result.ttft_ms,
+            "tpot_ms": result.tpot_ms,
+            "latency_ms": result.latency_ms,
+            "early_stopping_met": result.early_stopping_met,
+            "min_duration_met": result.min_duration_met,
+            "min_queries_met": result.min_queries_met,
+            "num_errors": result.num_errors,
+            "errors": self.errors[:_OF_RECORD],
+        }
 
     def explanations(self) -> list[str]:
         """Each thing that LoadGen complains of, with what it means, once."""

@@ -25,6 +25,8 @@ from harness.wire.control import JournalEntry
 _ACCURACY, _COMPLIANCE = "accuracy: ", "compliance: "
 _OURS: Final = (_ACCURACY, _COMPLIANCE)
 NOT_SCORED: Final = f"{_ACCURACY}not scored yet (paceline score)"
+#: A reason of an imported attempt that names what its source does not tell: it does not rule VALID out.
+NOT_JUDGED: Final = "not judged: "
 NOT_VERIFIED: Final = f"{_COMPLIANCE}not verified yet (paceline verify)"
 
 
@@ -81,7 +83,8 @@ def judge_again(attempt: AttemptRecord, mlperf_name: str | None, folder: Path) -
     before = (attempt.verdict, attempt.reasons, attempt.notes)
     attempt.notes = [note for note in attempt.notes if not note.startswith(_OURS)] + judged.notes
     attempt.reasons = [reason for reason in attempt.reasons if not reason.startswith(_OURS)] + judged.reasons
-    attempt.verdict = "INVALID" if attempt.reasons else "VALID"
+    against = [reason for reason in attempt.reasons if not reason.startswith(NOT_JUDGED)]
+    attempt.verdict = "INVALID" if against else "VALID"
     return before != (attempt.verdict, attempt.reasons, attempt.notes)
 
 

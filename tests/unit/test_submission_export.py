@@ -18,10 +18,13 @@ import pytest
 from submission_kit import ANSWERS, DETAIL, SUMMARY, Submission, add_error, edit_log, make_runs, real_logs, set_times, system_toml
 
 from console.cli import main
+from harness.imports.importing import import_run
 from harness.mlperf import detail_log
-from harness.mlperf.scores import read_compliance, read_score, write_compliance, write_score
+from harness.mlperf.judging import NOT_JUDGED, judge_again
+from harness.mlperf.scores import AccuracyScore, SubsetScore, read_compliance, read_score, write_compliance, write_score
 from harness.mlperf.submission import tree
 from harness.mlperf.submission.system import FIELDS, MEASUREMENTS, NEEDED
+from harness.mlperf.submission.texts import accuracy_txt
 from harness.records.runfile import Imported
 
 
@@ -256,6 +259,14 @@ MUTATIONS: dict[str, tuple[Callable[[Submission], object], str]] = {
         lambda made: made.change("Server", 0, spec=_with_argument(made, "enable_prefix_caching")),
         "enable_prefix_caching is on",
     ),
+    "passes: fewer tokens to draw from": (
+        lambda made: made.change("Server", 0, spec=_with_sampling(made, top_p=0.5)),
+        "sampling.top_p is 0.5, gpt-oss-120b wants 1.0",
+    ),
+    "passes: the likeliest tokens alone": (
+        lambda made: made.change("Server", 0, spec=_with_sampling(made, top_k=5)),
+        "sampling.top_k is 5, gpt-oss-120b wants 0",
+    ),
     "passes: speculative decoding in Server": (
         lambda made: made.change("Server", 0, spec=_with_argument(made, "speculative_config")),
         "speculative decoding is for Interactive only",
@@ -309,6 +320,10 @@ MUTATIONS: dict[str, tuple[Callable[[Submission], object], str]] = {
         "Server or Interactive is missing",
     ),
     "fails: bad status": (lambda made: system(made, status="soon"), "status is 'soon'; it must be one of available"),
+    "crashes: no number of accelerators": (
+        lambda made: system(made, accelerators_per_node="N/A"),
+        "accelerators_per_node is 'N/A'; a whole number is wanted",
+    ),
     "fails: no cooling": (lambda made: system(made, cooling=""), "cooling is empty"),
     "fails: no weights named": (lambda made: system(made, retraining=""), "measurements.retraining of gpt-oss-120b is empty"),
     "fails: of another submitter": (lambda made: system(made, submitter="Else"), "submitter is 'Else'"),
@@ -331,6 +346,12 @@ MUTATIONS: dict[str, tuple[Callable[[Submission], object], str]] = {
 def _with_argument(made: Submission, name: str) -> dict[str, Any]:
     spec: dict[str, Any] = json.loads((made.run("Server").path / "run.json").read_text())["spec"]
     spec["fleet"]["engine_args"][name] = {"method": "mtp"} if name == "speculative_config" else True
+    return spec
+
+
+def _with_sampling(made: Submission, **said: float) -> dict[str, Any]:
+    spec: dict[str, Any] = json.loads((made.run("Server").path / "run.json").read_text())["spec"]
+    spec["sampling"].update(said)
     return spec
 
 
@@ -470,6 +491,39 @@ def test_bad_input_is_told_with_what_would_be_right(
         command += [name, value] if name not in command else []
     assert main(command) == 2
     assert says in capsys.readouterr().err
+
+
+def test_what_a_scorers_command_says_stays_on_its_machine() -> None:
+    score = AccuracyScore(
+        metric="exact_match", score=83.13, gate=None, passed=None, n=2, expected_n=None, log_sha256="", tokens_per_sample=9.5,
+        subsets=[SubsetScore("livecodebench_v6", 2, 1, 50.0, "command: /home/kim/score.py --token s3cret")], scored_unix=0.0,
+    )  # fmt: skip
+    assert accuracy_txt(score, "ab").splitlines() == [
+        "{'exact_match': 83.13, 'tokens_per_sample': 9.5, 'num_samples': 2}",
+        "livecodebench_v6: 50.0000 % of 2 (command)",
+        "hash=ab",
+    ]
+
+
+def test_an_imported_submission_waits_for_our_own_score_and_verification_alone(
+    root: Path, logs: Mapping[str, Path], export: Export, tmp_path: Path
+) -> None:
+    made = make_runs(root, logs, "gpt-oss-120b")
+    assert export(*made.names)["rc"] == 0
+    got = import_run(tmp_path / "out" / "closed", tmp_path / "others")
+    wait = {"performance": [], "accuracy": ["accuracy: not scored yet (paceline score)"]}
+    for attempt in got.run.attempts:
+        against = [reason for reason in attempt.reasons if not reason.startswith(NOT_JUDGED)]
+        assert against == wait.get(attempt.kind, ["compliance: not verified yet (paceline verify)"])
+        assert attempt.verdict == ("INVALID" if against else "VALID")
+    assert sorted(attempt.test for attempt in got.run.attempts if attempt.test) == ["TEST07", "TEST07", "TEST09", "TEST09"]
+    accuracy = next(attempt for attempt in got.run.attempts if attempt.kind == "accuracy")
+    score = read_score(made.run("Server").attempt(2))
+    assert score is not None
+    write_score(got.folder.attempt(accuracy.number), score)
+    assert judge_again(accuracy, "gpt-oss-120b", got.folder.attempt(accuracy.number))
+    assert accuracy.verdict == "VALID"
+    assert all(reason.startswith(NOT_JUDGED) for reason in accuracy.reasons)
 
 
 # --- the official checker ------------------------------------------------------------------------------------------------------

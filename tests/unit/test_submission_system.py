@@ -227,8 +227,8 @@ def test_the_json_has_the_checkers_keys_the_submitter_and_the_extra_ones(tmp_pat
     path.write_text(system_toml() + '[measurements.deepseek-r1]\nretraining = "no"\n[extra]\nis_network = false\nboard = "B1"\n')
     described = read_system(path)
     said: dict[str, Any] = json.loads(system_json(described, "Example", "open"))
-    assert list(said) == [*FIELDS, "is_network", "board"]
-    assert (said["submitter"], said["division"], said["is_network"], said["cooling"]) == ("Example", "open", "False", "air")
+    assert list(said) == [*FIELDS, "board"]  # is_network = false is said by silence: its presence asks for a network's fields
+    assert (said["submitter"], said["division"], said["board"], said["cooling"]) == ("Example", "open", "B1", "air")
     assert described.measurements_of("deepseek-r1")["retraining"] == "no"
     assert described.measurements_of("gpt-oss-120b")["retraining"] == "as made"
 

@@ -55,11 +55,12 @@ def run(attempt: Attempt, folder: Path, score: float | None) -> tuple[Check, str
     passed = _PASSED.search(text) is not None and _FAILED.search(text) is None
     said = [line.strip() for line in text.splitlines() if any(word in line.lower() for word in _TOLD)]
     told = " | ".join(dict.fromkeys(said))[:2000] or "it said nothing of a verdict"
-    return Check("official script", passed, f"{script.name} {'passes' if passed else 'does not pass'} it (see {place})"), told
+    verdict = f"{script.name} {'passes' if passed else 'does not pass'} it (what it printed lies in {FOLDER}/ of the attempt)"
+    return Check("official script", passed, verdict), told
 
 
 def _arguments(attempt: Attempt, score: float | None) -> list[str]:
-    if attempt.test == "TEST06":
+    if attempt.test == "TEST06":  # a script that takes the id as text finds no end of text twice: our own check does
         return ["-s", attempt.scenario, "-e", str(attempt.eos), "-d", "int32"]
     words = ["--audit-config", str((attempt.folder / "audit.config").resolve())]
     if attempt.test == "TEST07":

@@ -56,7 +56,7 @@ def _test06(attempt: Attempt, audit: Audit) -> tuple[list[Check], list[str]]:
     timed = attempt.scenario != "Offline"
     for logged in AccuracyLog(attempt.folder):
         n += 1
-        if logged.token_count is not None and logged.token_count != logged.n:
+        if logged.token_count != logged.n:
             counts.append(logged.seq)
         if _ends_twice(logged, attempt.eos):
             ends.append(logged.seq)
@@ -74,8 +74,9 @@ def _test06(attempt: Attempt, audit: Audit) -> tuple[list[Check], list[str]]:
 
 
 def _ends_twice(logged: Logged, eos: int) -> bool:
+    """An answer of nothing but two of them is let pass, as the official script lets it."""
     ids = logged.ids
-    return len(ids) > 1 and int(ids[-1]) == eos and int(ids[-2]) == eos
+    return len(ids) > 2 and int(ids[-1]) == eos and int(ids[-2]) == eos
 
 
 def _none_of(name: str, wrong: list[int], n: int, words: str) -> Check:

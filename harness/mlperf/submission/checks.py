@@ -71,14 +71,19 @@ def _unfinished(candidate: Candidate) -> Iterator[str]:
 
 def _spec_reasons(candidate: Candidate, place: Place) -> Iterator[str]:
     """What decides how an engine answers and stands in no log."""
-    args, temperature = candidate.table("fleet", "engine_args"), candidate.table("sampling").get("temperature", 0.0)
+    args, sampling = candidate.table("fleet", "engine_args"), candidate.table("sampling")
     if args.get("enable_prefix_caching"):
         yield "fleet.engine_args.enable_prefix_caching is on: nothing may be reused across queries"
     if place.folder != INTERACTIVE and args.get("speculative_config"):
         yield "fleet.engine_args.speculative_config is set: speculative decoding is for Interactive only"
+    if candidate.run.synthetic:
+        return
     wanted = DEMANDS[place.benchmark].temperature
-    if temperature != wanted and not candidate.run.synthetic:
-        yield f"sampling.temperature is {temperature}, {place.benchmark} wants {wanted}"
+    if sampling.get("temperature", 0.0) != wanted:
+        yield f"sampling.temperature is {sampling.get('temperature', 0.0)}, {place.benchmark} wants {wanted}"
+    for name, off in (("top_p", 1.0), ("top_k", 0)) if wanted else ():  # greedy decoding looks at neither
+        if sampling.get(name, off) != off:
+            yield f"sampling.{name} is {sampling[name]}, {place.benchmark} wants {off}: every token may be drawn"
 
 
 def _log_reasons(candidate: Candidate, place: Place) -> Iterator[str]:

@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-VERSION: Final = "v6.1"
 LEAST_DURATION_MS: Final = 600_000
 #: Bytes of mlperf_log_accuracy.json that a submission may hold.
 MOST_ACCURACY_LOG: Final = 10_240

@@ -58,6 +58,11 @@ def make_plan(candidates: Sequence[Candidate], system: SystemDescription, submit
         ]
     if not plan.units:
         plan.reasons.append("none of the attempts has a place in a submission")
+        plan.reasons += [
+            f"{candidate.name}: its engine is synthetic: no hardware was measured"
+            for candidate in candidates
+            if candidate.run.synthetic
+        ]
     plan.reasons += _missing(plan)
     plan.reasons += [f"{system.path.name}: {problem}" for problem in problems_of(system, submitter, division)]
     for benchmark in dict.fromkeys(unit.benchmark for unit in plan.units):
@@ -107,7 +112,7 @@ def _why_nowhere(candidate: Candidate) -> str:
     if candidate.attempt.kind == "explore":
         return "an exploration is no result"
     if not candidate.mlperf_name:
-        return "it ran without model.mlperf_name, so without the rules of a model"
+        return "it ran without model.mlperf_name (as in -s model.mlperf_name=gpt-oss-120b), so without the rules of a model"
     return "a compliance attempt that says of no known test" if candidate.attempt.kind == "compliance" else candidate.attempt.kind
 
 

@@ -137,8 +137,8 @@ def problems_of(system: SystemDescription, submitter: str = "", division: str = 
     for key, given in (("submitter", submitter), ("division", division)):
         if given and said.get(key) and said[key].lower() != given.lower():
             found.append(f"{key} is {said[key]!r}, the export is for {given!r}: they must agree (or leave {key} empty)")
-    for key in ("number_of_nodes", "accelerators_per_node"):
-        if said.get(key) and not said[key].strip().isdigit() and said[key] != "N/A":
+    for key in ("number_of_nodes", "accelerators_per_node"):  # the official checker multiplies them: no "N/A"
+        if said.get(key) and not said[key].strip().isdigit():
             found.append(f"{key} is {said[key]!r}; a whole number is wanted")
     if str(system.extra.get("is_network", "false")).lower() == "true":
         found.append("extra.is_network is true; this export knows the closed and open divisions, not the network division")
@@ -154,10 +154,15 @@ def measurement_problems(system: SystemDescription, benchmark: str) -> list[str]
 
 
 def system_json(system: SystemDescription, submitter: str, division: str) -> bytes:
-    """All keys of FIELDS, empty where nothing is said, then the extra ones."""
+    """All keys of FIELDS, empty where nothing is said, then the extra ones; but no is_network, whatever it says (see
+    `problems_of`): where it is present the official checker wants all that a network submission tells."""
     said = {**system.values, **_given(system, submitter, division)}
     whole: dict[str, Any] = {key: said.get(key, "") for key in FIELDS}
-    whole |= {key: str(value) if isinstance(value, bool) else value for key, value in system.extra.items() if key not in whole}
+    whole |= {
+        key: str(value) if isinstance(value, bool) else value
+        for key, value in system.extra.items()
+        if key not in (*whole, "is_network")
+    }
     return json.dumps(whole, indent=2, ensure_ascii=False, default=str).encode() + b"\n"
 
 

@@ -137,7 +137,8 @@ def _reproduce(unit: Unit, plan: Plan) -> str:
 def accuracy_txt(score: AccuracyScore, sha256: str) -> str:
     """The first line is what the official checker reads; the last what the truncation tool would have written."""
     said = f"{{'exact_match': {score.score!r}, 'tokens_per_sample': {score.tokens_per_sample!r}, 'num_samples': {score.n}}}"
-    subsets = [f"{one.name}: {one.score:.4f} % of {one.n} ({one.how})" for one in score.subsets]
+    # Of a scorer's command only that it was one: its words are of the submitter's machine, and not for all to read.
+    subsets = [f"{one.name}: {one.score:.4f} % of {one.n} ({one.how.partition(':')[0]})" for one in score.subsets]
     return "\n".join([said, *subsets, f"hash={sha256}"]) + "\n"
 
 
