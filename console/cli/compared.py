@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import shutil
 import textwrap
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -28,6 +29,7 @@ SCALING_FIGURES: Final = (
 #: Up to so many columns of runs, each figure has its interval beside it.
 _WITH_INTERVALS: Final = 3
 _LONGEST_VALUE: Final = 40
+_WHYS: Final = 4  # of runs that a scaling view leaves out
 
 
 def short(value: float | None) -> str:
@@ -131,7 +133,10 @@ def say_scaling(found: Scaling, folder: Path | None) -> None:
     if found.left_out and folder is None:
         say("\n".join(f"left out: {name}: {why}" for name, why in found.left_out))
     elif found.left_out:
-        say(f"{plural(len(found.left_out), 'run')} left out (--json says why)")
+        whys = Counter(why for _, why in found.left_out).most_common(_WHYS)
+        say("\n".join(f"{plural(n, 'run')} left out: {why}" for why, n in whys))
+        if len(found.left_out) > (told := sum(n for _, n in whys)):
+            say(f"{plural(len(found.left_out) - told, 'run')} more left out (--json says which and why)")
 
 
 def _scale_lines(group: ScaleGroup) -> list[list[str]]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,7 +9,7 @@ from cyclopts import Parameter
 
 from console import locations
 from console.cli.errors import OK, BadInput
-from console.cli.found import any_run
+from console.cli.found import any_run, attempt_of
 from console.cli.output import note, say_json, typed
 from console.cli.waiting import told_if_slow
 
@@ -45,7 +43,7 @@ def compare(
             f"compare takes {LEAST} to {MOST} runs, {len(runs)} given; as in `{typed('compare RUN RUN')}`, or RUN:1 RUN:2 "
             "for two attempts of one run"
         )
-    sides = [_side(text) for text in runs]
+    sides = [attempt_of(text) for text in runs]
     base = 0 if baseline is None else _place(baseline, sides)
     with told_if_slow(f"reading the samples of {len(sides)} attempts"):
         found = compare_attempts([(Record(folder.path), attempt) for folder, attempt in sides], base)
@@ -120,16 +118,8 @@ def _either(command: str, *, as_json: bool, as_csv: bool) -> None:
         raise BadInput(f"{command}: --json or --csv, not both")
 
 
-def _side(text: str) -> tuple[RunFolder, int | None]:
-    """`RUN` or `RUN:2`."""
-    parts = re.fullmatch(r"(.+):(\d{1,9})", text)
-    if parts is None or os.path.exists(os.path.join(text, "run.json")):
-        return any_run(text), None
-    return any_run(parts[1]), int(parts[2])
-
-
 def _place(baseline: str, sides: list[tuple[RunFolder, Any]]) -> int:
-    folder, attempt = _side(baseline)
+    folder, attempt = attempt_of(baseline)
     for number, (path, own) in enumerate(sides):
         if path.path == folder.path and attempt in (None, own):
             return number

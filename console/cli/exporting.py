@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import App, Group, Parameter
 
 from console.cli.errors import NOT_VALID, OK, BadInput
-from console.cli.found import any_run
+from console.cli.found import any_run, attempt_of
 from console.cli.output import note, plural, say, say_json, typed
 
 if TYPE_CHECKING:
@@ -141,9 +141,7 @@ def _candidates(runs: tuple[str, ...]) -> list[Candidate]:
 
     found: dict[tuple[Path, int], Candidate] = {}
     for which in runs:
-        name, _, number = which.rpartition(":")
-        one = int(number) if name and number.isdecimal() else None
-        for candidate in attempts_of(any_run(name if one is not None else which), one):
+        for candidate in attempts_of(*attempt_of(which)):
             found[candidate.run_folder.path, candidate.attempt.number] = candidate
     return list(found.values())
 
@@ -177,7 +175,11 @@ def _say(plan: Plan, written: Written | None) -> None:
         for reason in plan.reasons:
             say(f"  {reason}")
     if written is None:
-        helps = "; --force writes the tree, marked as not submittable" if plan.units else ""
+        helps = (
+            "; --force writes the tree, marked as not submittable"
+            if plan.units
+            else ": no attempt has a place in the tree, which --force does not change"
+        )
         say(f"\nnothing was written{helps}")
         return
     say(f"\nwritten {written.out}" + ("" if plan.submittable else "  NOT SUBMITTABLE (NOT_SUBMITTABLE.md says why)"))

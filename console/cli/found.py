@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from console import locations
 from console.cli.errors import HeadDied
 from console.cli.output import note, typed
@@ -40,6 +42,17 @@ def _what_is_lost(folder: RunFolder) -> str:
 def any_run(which: str | None) -> RunFolder:
     """For looking: the run meant, or the newest."""
     return find_run(which, locations.runs())
+
+
+def attempt_of(text: str) -> tuple[RunFolder, int | None]:
+    """RUN or RUN:N; a run whose own name ends like that is taken by its name."""
+    try:
+        return find_run(text, locations.runs()), None
+    except NoSuchRun:
+        parts = re.fullmatch(r"(.+):(\d{1,9})", text)
+        if parts is None:
+            raise
+    return find_run(parts[1], locations.runs()), int(parts[2])
 
 
 def newest_run(which: str | None) -> RunFolder:

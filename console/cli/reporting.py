@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 import webbrowser
 from pathlib import Path
@@ -10,12 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 from cyclopts import Parameter
 
-from console import locations
 from console.cli.errors import OK, BadInput
+from console.cli.found import any_run, attempt_of
 from console.cli.output import note, plural, say, say_json
-from harness.records.layout import NoSuchRun, RunFolder, find_run
 
 if TYPE_CHECKING:
+    from harness.records.layout import RunFolder
     from harness.report.write import Written
 
 _PATIENCE_S: Final = 1.0  # what takes longer says how far it is
@@ -47,7 +46,7 @@ def report(
         raise BadInput("report: --format is empty, and so is all else: nothing would be written")
     if open and "html" not in formats:
         raise BadInput("report: --open shows the page, which --format leaves out; add html")
-    chosen = [attempt_of(text) for text in runs] or [(find_run(None, locations.runs()), None)]
+    chosen = [attempt_of(text) for text in runs] or [(any_run(None), None)]
     target = Path(out).expanduser() if out is not None else Path(_default_name(chosen))
     done = write_report(chosen, target, formats=formats, charts=kinds, tables=tables, replace=replace, tell=_Progress())
     for problem in done.problems:
@@ -56,17 +55,6 @@ def report(
     if open and not webbrowser.open((done.folder / "report.html").resolve().as_uri()):
         note("report: no browser could be started here; open the page yourself")
     return OK
-
-
-def attempt_of(text: str) -> tuple[RunFolder, int | None]:
-    """RUN or RUN:N; a run whose own name ends like that is taken by its name."""
-    try:
-        return find_run(text, locations.runs()), None
-    except NoSuchRun:
-        parts = re.fullmatch(r"(.+):(\d{1,9})", text)
-        if parts is None:
-            raise
-    return find_run(parts[1], locations.runs()), int(parts[2])
 
 
 def _default_name(chosen: list[tuple[RunFolder, int | None]]) -> str:

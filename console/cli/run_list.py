@@ -153,6 +153,7 @@ def run_table(rows: list[RunRow], *, with_sizes: bool = False) -> str:
 
 def _beside(row: RunRow, longest: int = 60) -> str:
     said = ["pinned"] if row.pinned else []
+    said += [row.kind] if row.kind not in ("", "performance") else []  # their VALID is another
     said += ["synthetic"] if row.synthetic else []
     said += [f"imported from {row.imported}"] if row.imported else []
     said += [f"ACTS {row.acts}"] if row.acts else []

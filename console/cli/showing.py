@@ -130,8 +130,6 @@ def show(
     _check_numbers(top, span_s, window_s, ticks)
     if named == "fleet" and by not in (None, "replica", "node"):
         raise BadInput(f"show: --view fleet takes --by replica or node, not {by}")
-    if named == "logs" and at is None:
-        raise BadInput("show: --view logs needs --at: Unix time, or seconds or m:ss of the attempt, as in --at 1:30")
     folder = any_run(run)
     if named is None:
         return _whole(folder, attempt, explain=explain, as_json=json)
@@ -157,6 +155,8 @@ def _check(named: str | None, view: str | None, given: list[str], narrowed: Narr
     for option in given:
         if named not in _GOES_WITH[option]:
             raise BadInput(f"show: {option} goes with --view {' or '.join(_GOES_WITH[option])}")
+    if named == "logs" and "--at" not in given:
+        raise BadInput("show: --view logs needs --at: Unix time, or seconds or m:ss of the attempt, as in --at 1:30")
     if narrowed.given() and named not in _OF_WHERE:
         raise BadInput(f"show: {narrowed.given()[0]} goes with --view {' or '.join(_OF_WHERE)}")
 
@@ -196,11 +196,10 @@ def _moment(text: str | None, drill: Drill) -> float:
 
 
 def _shown(drill: Drill, named: str, asked: Asked, sample: int | None) -> Shown:
-    from console.cli import views
+    from console.cli.sample_views import life
+    from console.cli.views import VIEWS
 
-    if sample is not None:
-        return views.life(drill, sample)
-    return views.VIEWS[named](drill, asked)
+    return life(drill, sample) if sample is not None else VIEWS[named](drill, asked)
 
 
 def _print(drill: Drill, named: str, shown: Shown, *, explain: bool, as_json: bool, as_csv: bool) -> int:

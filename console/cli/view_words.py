@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from console.cli.output import clean, clock, number, say, table, typed
+from harness.analysis.views import CALLED
 from harness.records.runfile import plain as numpyless
 
 if TYPE_CHECKING:
     from harness.analysis.views import Finding, Interval, Margin, PartShare, Where
 
-NAMES: Final = {"ttft": "TTFT", "tpot": "TPOT", "latency": "latency"}
 _LEVELS: Final = {"bad": "!!", "warn": "! ", "info": "· ", "good": "+ "}
 
 
@@ -92,7 +92,7 @@ def margin_lines(margins: Sequence[Margin]) -> list[str]:
         return []
     rows = [
         [
-            f"{NAMES[one.metric]} p99",
+            f"{CALLED[one.metric]} p99",
             ms(one.p99_ms),
             interval(one.p99_interval_ms),
             ms(one.limit_ms),
@@ -132,7 +132,9 @@ def way_to(found: Finding) -> str:
 def _where_options(where: Where) -> list[str]:
     given = [(name.replace("_", "-"), getattr(where, name)) for name in where.__struct_fields__]
     return [
-        f"--{name} {value:g}" if isinstance(value, float) else f"--{name} {value}" for name, value in given if value is not None
+        f"--{name} {value:.10g}" if isinstance(value, float) else f"--{name} {value}"
+        for name, value in given
+        if value is not None
     ]
 
 

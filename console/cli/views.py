@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-import msgspec
-
-from console.cli.output import clock, number, plural, say, table, typed, when
+from console.cli.output import clock, number, plural, say, table, when
+from console.cli.sample_views import slowest, tail
 from console.cli.view_words import (
-    NAMES,
     Shown,
     at,
     finding_lines,
@@ -19,9 +17,10 @@ from console.cli.view_words import (
     ms,
     plain,
     say_definitions,
-    share,
 )
 from console.widgets import fmt
+from harness.analysis.definitions import NoSuchDefinition, define
+from harness.analysis.views import CALLED
 
 if TYPE_CHECKING:
     from console.cli.showing import Asked
@@ -30,16 +29,11 @@ if TYPE_CHECKING:
         Change,
         Distribution,
         Effect,
-        Life,
         Overview,
-        PartShare,
-        Tail,
-        TailGroup,
     )  # fmt: skip
 
 FIGURES_OF: Final = ("min", "avg", "p50", "p90", "p95", "p99", "p99_9", "max")
 _BAR: Final = 40
-_LATENCIES: Final = ("ttft_ms", "tpot_ms", "latency_ms")
 
 
 # --- printing ------------------------------------------------------------------------------------------------
@@ -80,7 +74,15 @@ def overview(drill: Drill, asked: Asked) -> Shown:
 
 def _rates(found: Overview) -> list[str]:
     known = {name: value for name, value in found.rates.items() if value is not None}
-    return [f"{name:<28}{number(value, 2):>14}" for name, value in known.items()]
+    return [f"{_called(name):<28}{number(value, 2):>14}" for name, value in known.items()]
+
+
+def _called(figure: str) -> str:
+    try:
+        what = define(figure)
+    except NoSuchDefinition:  # an imported file's own
+        return figure
+    return what.title if what.title.endswith(what.unit) else f"{what.title} {what.unit}"
 
 
 # --- timeline ------------------------------------------------------------------------------------------------
@@ -91,7 +93,7 @@ def timeline(drill: Drill, asked: Asked) -> Shown:
     most = max((tick.completed_qps for tick in found.ticks), default=0.0)
     rows = [
         [
-            f"{clock(tick.from_s)}",
+            _begin(tick.from_s, found.step_s),
             number(tick.scheduled_qps),
             number(tick.completed_qps),
             number(tick.tokens_per_s, 0),
@@ -118,7 +120,11 @@ def timeline(drill: Drill, asked: Asked) -> Shown:
         "ready",
         "",
     ]
-    page = [f"stretches of {found.step_s:g} s", table(titles, rows, right=range(10))] if rows else ["no samples"]
+    page = (
+        [f"stretches of {found.step_s:g} s; bars are of completed/s", table(titles, rows, right=range(10))]
+        if rows
+        else ["no samples"]
+    )
     if found.marks:
         page += ["", "what happened"]
         for mark in found.marks:
@@ -127,6 +133,15 @@ def timeline(drill: Drill, asked: Asked) -> Shown:
         page += [f"  {plural(found.cut, 'mark')} more"] if found.cut else []
     figures = ("scheduled_qps", "issued_qps", "completed_qps", "tokens_per_s", "ttft_p99_ms", "tpot_p99_ms")
     return Shown(plain(found), plain(found.ticks), "\n".join(page), figures)
+
+
+def _begin(from_s: float, step_s: float) -> str:
+    """`1:23`; of stretches that do not begin with a second `1:23.4`, or rows would have one name."""
+    decimals = len(f"{step_s:.6g}".partition(".")[2])
+    if not decimals:
+        return clock(from_s)
+    minutes, seconds = divmod(round(from_s, decimals), 60)
+    return f"{minutes:.0f}:{seconds:0{3 + decimals}.{decimals}f}"
 
 
 # --- distributions -------------------------------------------------------------------------------------------
@@ -146,7 +161,7 @@ def distributions(drill: Drill, asked: Asked) -> Shown:
         rows = [_distribution_row(one) for one in found]
     if not found:
         return Shown(plain(found), [], "no samples", figures)
-    cells = [[NAMES[one.metric], number(one.n), *(ms(one.figures.get(key)) for key in FIGURES_OF)] for one in found]
+    cells = [[CALLED[one.metric], number(one.n), *(ms(one.figures.get(key)) for key in FIGURES_OF)] for one in found]
     titles = ["ms", "samples", *(name.replace("_", ".") for name in FIGURES_OF)]
     page = [table(titles, cells, right=range(1, 10)), ""]
     page += [_limit_line(one) for one in found]
@@ -164,7 +179,7 @@ def _distribution_row(one: Distribution) -> dict[str, Any]:
 
 
 def _limit_line(one: Distribution) -> str:
-    said = f"{NAMES[one.metric]}: p99 is {interval(one.p99_interval_ms)} ms (95% interval)"
+    said = f"{CALLED[one.metric]}: p99 is {interval(one.p99_interval_ms)} ms (95% interval)"
     if one.limit_ms is None:
         return f"{said}; no limit"
     allowed = "too few samples for any" if one.allowed_over is None else f"{number(one.allowed_over)} allowed"
@@ -180,76 +195,10 @@ def _histogram(one: Distribution) -> list[str]:
         lines.append(f"{ms(low):>12} {fmt.bar(count / most if most else 0.0, _BAR)} {number(count)}")
         if high == one.edges_ms[-1]:
             lines.append(f"{ms(high):>12}")
-    return [f"{NAMES[one.metric]}: samples from so many ms on", *lines]
+    return [f"{CALLED[one.metric]}: samples from so many ms on", *lines]
 
 
-# --- tail ----------------------------------------------------------------------------------------------------
-
-
-def tail(drill: Drill, asked: Asked) -> Shown:
-    found = drill.tail(asked.metric or "ttft", over_limit=asked.over_limit, where=asked.where)  # type: ignore[arg-type]
-    groups = {by: rows for by, rows in found.groups.items() if asked.by is None or by == asked.grouping}
-    if asked.by not in (None, "part"):
-        found = msgspec.structs.replace(found, groups=groups)
-    parts = asked.by in (None, "part")
-    if asked.by == "part":
-        rows = plain(found.parts)
-    else:
-        rows = [_group_row(one) for some in groups.values() for one in some[: asked.first(None)]]
-    over = "" if found.threshold_ms is None else f", {ms(found.threshold_ms)} ms and more"
-    metric, words = NAMES[found.metric], asked.where.words if asked.where is not None else "all samples"
-    page = [f"tail of {metric}: {found.rule}{over}; {number(found.tail_n)} of {number(found.n)} samples ({words})"]
-    if parts:
-        page += _part_lines(found)
-    for by, some in groups.items():
-        if some and asked.by != "part":
-            page += ["", *_group_lines(by, some, asked.first(8 if asked.by is None else 40))]
-    page += finding_lines(found.findings, drill.run.run)
-    return Shown(plain(found), rows, "\n".join(page), [f"{found.metric}_ms", *(f"{one.name}_ms" for one in found.parts), "lift"])
-
-
-def _group_row(one: TailGroup) -> dict[str, Any]:
-    row: dict[str, Any] = plain(one)
-    del row["where"]
-    return row
-
-
-def _part_lines(found: Tail) -> list[str]:
-    if not found.parts:
-        return []
-    return ["", part_table(found.parts)] + (
-        [f"{number(found.without_parts)} samples have only the sum of their parts"] if found.without_parts else []
-    )
-
-
-def part_table(parts: Sequence[PartShare]) -> str:
-    rows = [
-        [one.name, ms(one.mean_ms), ms(one.p50_ms), ms(one.p99_ms), ms(one.tail_mean_ms), share(one.share_of_excess)]
-        for one in parts
-    ]
-    return table(["part", "mean ms", "p50 ms", "p99 ms", "mean of the tail", "share of its excess"], rows, right=range(1, 6))
-
-
-def _most_telling(some: Sequence[TailGroup], most: int | None) -> list[TailGroup]:
-    """Those with the largest lift, in the order in which they stand."""
-    if most is None or len(some) <= most:
-        return list(some)
-    chosen = {id(one) for one in sorted(some, key=lambda one: -one.lift)[:most]}
-    return [one for one in some if id(one) in chosen]
-
-
-def _group_lines(by: str, some: Sequence[TailGroup], most: int | None) -> list[str]:
-    rows = [
-        [one.key, number(one.n), number(one.tail), share(one.share_of_tail), number(one.lift, 2), ms(one.p50_ms), ms(one.p99_ms)]
-        for one in _most_telling(some, most)
-    ]
-    lines = [table([by, "samples", "of the tail", "share of it", "lift", "p50 ms", "p99 ms"], rows, right=range(1, 7))]
-    if len(rows) < len(some):
-        lines.append(f"  and {len(some) - len(rows)} more (--by {by.replace(' ', '-')} --top {len(some)})")
-    return lines
-
-
-# --- fleet and samples ---------------------------------------------------------------------------------------
+# --- fleet ---------------------------------------------------------------------------------------
 
 
 def fleet(drill: Drill, asked: Asked) -> Shown:
@@ -284,91 +233,6 @@ def fleet(drill: Drill, asked: Asked) -> Shown:
     return Shown(plain(found[: asked.first(None)]), plain(shown), "\n".join(page), figures)
 
 
-def slowest(drill: Drill, asked: Asked) -> Shown:
-    by = asked.metric or "latency"
-    found = drill.slowest(by, asked.first(30) or 50, asked.where)  # type: ignore[arg-type]
-    rows = [
-        [
-            str(one.seq),
-            str(one.index),
-            one.slot or "-",
-            f"{one.scheduled_s:.3f}",
-            number(one.n_prompt),
-            number(one.n_tokens),
-            number(one.tries),
-            ms(one.ttft_ms),
-            ms(one.tpot_ms),
-            ms(one.latency_ms),
-            "failed" if one.failed else "",
-        ]
-        for one in found
-    ]
-    titles = ["sample", "index", "replica", "at s", "prompt", "output", "tries", "TTFT ms", "TPOT ms", "latency ms", ""]
-    words = asked.where.words if asked.where is not None else "all samples"
-    page = [f"slowest by {NAMES[by]}, of {words}", table(titles, rows, right=(0, 1, *range(3, 10)))] if found else ["no samples"]
-    page += [f"\n{typed(f'show {drill.run.run} --sample {found[0].seq}')} shows the life of the first"] if found else []
-    return Shown(plain(found), plain(found), "\n".join(page), _LATENCIES)
-
-
-def life(drill: Drill, seq: int) -> Shown:
-    found = drill.sample(seq)
-    one = found.sample
-    where = f"{one.slot or '-'}" + (f", prefilled by {one.prefill_slot}" if one.prefill_slot else "")
-    began = f"scheduled at {one.scheduled_s:.3f} s ({when(found.scheduled_unix)})"
-    page = [
-        f"sample {one.seq}: index {one.index} of the dataset, {began}",
-        f"{where}, incarnation {one.incarnation}; {plural(one.n_prompt, 'prompt token')}, "
-        f"{plural(one.n_tokens, 'output token')}, dispatched {plural(one.tries, 'time')}" + ("; FAILED" if one.failed else ""),
-        f"TTFT {ms(one.ttft_ms)} ms  TPOT {ms(one.tpot_ms)} ms  latency {ms(one.latency_ms)} ms",
-        *(f"  {remark}" for remark in found.remarks),
-    ]
-    if found.segments:
-        page += ["", _segments(found)]
-    page += _around(found)
-    return Shown(plain(found), plain(found.segments), "\n".join(page), _LATENCIES)
-
-
-def _segments(found: Life) -> str:
-    end = max((one.end_ms for one in found.segments), default=0.0) or 1.0
-    rows = [
-        [
-            one.name,
-            one.at,
-            ms(one.start_ms),
-            ms(one.end_ms - one.start_ms),
-            ms(one.usual_ms),
-            "-" if one.rank is None else f"longer than {share(one.rank)}",
-            " " * round(one.start_ms / end * 30) + "█" * max(1, round((one.end_ms - one.start_ms) / end * 30)),
-        ]
-        for one in found.segments
-    ]
-    return table(["part", "in the", "from ms", "took ms", "usual ms", "of all samples", ""], rows, right=(2, 3, 4))
-
-
-def _around(found: Life) -> list[str]:
-    lines: list[str] = []
-    if found.journal:
-        lines += ["", "the run then"]
-        for entry in found.journal:
-            told = " ".join(str(entry[key]) for key in ("who", "what", "subject", "why") if entry.get(key))
-            lines.append(f"  {at(float(entry.get('at_s') or 0.0)):>8}  {told}")
-    if found.gpus:
-        lines += ["", "its GPUs, worst: " + "  ".join(f"{role} {number(value, 2)}" for role, value in found.gpus.items())]
-    if found.replica:
-        names = [
-            name
-            for name, value in found.replica[0].items()
-            if isinstance(value, int | float | str) and name not in ("slot", "unix")
-        ]
-        rows = [[_cell(row.get(name)) for name in names] for row in found.replica]
-        lines += ["", "its replica, second by second", table(names, rows, right=range(len(names)))]
-    return lines
-
-
-def _cell(value: Any) -> str:
-    return number(value, 2) if isinstance(value, float) else str(value)
-
-
 # --- acts, config, logs --------------------------------------------------------------------------------------
 
 
@@ -382,7 +246,10 @@ def acts(drill: Drill, asked: Asked) -> Shown:
     page: list[str] = []
     for one in found:
         page += [*_effect_lines(one), ""]
-    return Shown(plain(found), rows, "\n".join(page[:-1]) or "no act of an operator or a policy touched this attempt")
+    if any(one.changes for one in found):
+        page += ["before and after, not because of: whatever else changed in those windows is in the differences too", ""]
+    figures = ("window_qps", "tokens_per_s", "ttft_ms", "tpot_ms", "percentile_interval", "rate_interval", "difference_interval")
+    return Shown(plain(found), rows, "\n".join(page[:-1]) or "no act of an operator or a policy touched this attempt", figures)
 
 
 def _change_row(one: Change) -> dict[str, Any]:
@@ -402,8 +269,7 @@ def _effect_lines(one: Effect) -> list[str]:
         lines.append(f"{windows}; {number(one.before_n)} and {number(one.after_n)} samples")
         rows = [
             [
-                f"  {change.figure}",
-                change.unit,
+                f"  {_called(change.figure)}",
                 ms(change.before),
                 interval(change.before_interval),
                 ms(change.after),
@@ -413,8 +279,8 @@ def _effect_lines(one: Effect) -> list[str]:
             ]
             for change in one.changes
         ]
-        titles = ["  figure", "unit", "before", "95% interval", "after", "95% interval", "difference, 95% interval", "told"]
-        lines.append(table(titles, rows, right=range(2, 7)))
+        titles = ["  figure", "before", "95% interval", "after", "95% interval", "difference, 95% interval", "told"]
+        lines.append(table(titles, rows, right=range(1, 6)))
     return lines
 
 

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from harness.analysis.distributions import short
 from harness.analysis.table import OTHER, AttemptTable, round_step
-from harness.analysis.views import BYS, By, Finding, Metric, PartShare, Tail, TailGroup, Where
+from harness.analysis.views import BYS, CALLED, By, Finding, Metric, PartShare, Tail, TailGroup, Where
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,7 +27,6 @@ Ints = npt.NDArray[np.integer[Any]]
 Flags = npt.NDArray[np.bool_]
 
 TAIL: Final = 0.01
-CALLED: Final[dict[Metric, str]] = {"ttft": "TTFT", "tpot": "TPOT", "latency": "latency"}
 IN_OWN_ORDER: Final = frozenset({"time", "prompt length", "output length", "tries"})
 #: An origin holds this much more of the tail than of all samples, in at most so much of the load.
 _SAYS_ENOUGH: Final = 0.3
@@ -125,7 +124,7 @@ def groups_of(table: AttemptTable, tail: TailOf, by: By, within: Where) -> list[
         share = _share(of_tail[number], tail.tail_n)
         lift = share / (n / len(tail.rows))
         found.append((_matters(n, of_tail[number], tail), TailGroup(
-            by, key, n, int(of_tail[number]), share, lift, p50, p99, _both(within, where)
+            by, key, n, int(of_tail[number]), share, lift, p50, p99, where.within(within)
         )))  # fmt: skip
     if by not in IN_OWN_ORDER:
         found.sort(key=lambda each: (not each[0], -each[1].lift, -each[1].tail))
@@ -145,19 +144,6 @@ def _matters(n: int, in_tail: int, tail: TailOf) -> bool:
 
 def _share(part: float, whole: float) -> float:
     return float(part / whole) if whole else 0.0
-
-
-def _both(within: Where, group: Where) -> Where:
-    """Samples of the group among those that were looked at."""
-    told = {name: getattr(within, name) for name in Where.__struct_fields__}
-    for name, own in ((name, getattr(group, name)) for name in Where.__struct_fields__):
-        if own is None:
-            continue
-        outer = told[name]
-        if outer is not None and name not in ("slot", "node"):
-            own = max(own, outer) if "from" in name else min(own, outer)
-        told[name] = own
-    return Where(**told)
 
 
 def origins(table: AttemptTable, tail: TailOf, bys: Sequence[By] = BYS) -> list[Origin]:
@@ -257,7 +243,7 @@ def main_part(parts: list[PartShare]) -> PartShare | None:
 def findings_of(table: AttemptTable, tail: TailOf, parts: list[PartShare]) -> list[Finding]:
     if not tail.tail_n:
         return []
-    found = [_of_origin(table, tail, origin) for origin in origins(table, tail)[:3]]
+    found = [_of_origin(tail, origin) for origin in origins(table, tail)[:3]]
     if (part := main_part(parts)) is not None and tail.metric != "tpot":  # which is decode, or nothing of a replica
         found.append(_of_part(tail, part))
     if not found and tail.tail_n >= 5:
@@ -266,7 +252,7 @@ def findings_of(table: AttemptTable, tail: TailOf, parts: list[PartShare]) -> li
     return found
 
 
-def _of_origin(table: AttemptTable, tail: TailOf, origin: Origin) -> Finding:
+def _of_origin(tail: TailOf, origin: Origin) -> Finding:
     level, do = _ADVICE[origin.by]
     if origin.by == "output length" and tail.metric != "latency":
         do = "See which replicas ran them."
@@ -278,12 +264,12 @@ def _of_origin(table: AttemptTable, tail: TailOf, origin: Origin) -> Finding:
 
 #: What an origin calls for. Long prompts and outputs are the load's nature, not a fault.
 _ADVICE: Final[dict[By, tuple[str, str]]] = {
-    "replica": ("warn", "Recycle or evict, and look at the GPU and log there."),
-    "node": ("warn", "Recycle or evict, and look at the GPUs, host and network there."),
+    "replica": ("warn", "Look at the GPU and log there."),
+    "node": ("warn", "Look at the GPUs, host and network there."),
     "time": ("warn", "See what the timeline, acts, alerts and logs say of that time."),
     "prompt length": (
         "info",
-        "Long prefills are the load's own: chunked prefill, more prefill capacity or a lower target QPS help.",
+        "Long prefills are the load's own: more prefill capacity shortens them, a lower target QPS only their queue.",
     ),
     "output length": ("info", "Long outputs take long: that is the load's own, not a fault."),
     "tries": ("warn", "They had to be dispatched again: see which replicas were lost, and why."),
@@ -335,7 +321,7 @@ def _of_part(tail: TailOf, part: PartShare) -> Finding:
 
 
 _OF_PART: Final[dict[str, tuple[str, str]]] = {
-    "schedule lag": ("warn", "The head issued late: its own CPU bounds the run, not the replicas."),
+    "schedule lag": ("warn", "The head issued late: the replicas have no part in it."),
     "head queue": (
         "warn",
         "Samples waited in the head for a replica: more replicas, a higher cap of each, or a lower target QPS.",

@@ -8,7 +8,7 @@ eight attempts of 2.4 million samples take about ten seconds and half a gigabyte
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -17,13 +17,11 @@ import numpy as np
 
 from harness.analysis.definitions import define
 from harness.analysis.intervals import difference_interval
+from harness.analysis.settings import ConfigRow, config_of, said
 from harness.analysis.shape import table
 from harness.analysis.sides import Measured, Side, read_side
 from harness.analysis.views import METRICS, Interval, Metric
 from harness.metrics.histogram import CELLS, EDGES_MS
-from harness.records.errors import RecordError
-from harness.records.fleetfile import read_fleet
-from harness.records.layout import RunFolder
 from harness.records.reader import Record
 
 LEAST: Final = 2
@@ -90,14 +88,6 @@ class Overlay(msgspec.Struct):
     cdfs: list[list[tuple[float, float]]]
 
 
-class ConfigRow(msgspec.Struct):
-    """A setting in which the sides are not alike; None where a side does not say."""
-
-    group: Literal["spec", "LoadGen", "versions", "engine"]
-    field: str
-    values: list[str | None]
-
-
 class Comparison(msgspec.Struct):
     baseline: int
     sides: list[SideHead]
@@ -122,6 +112,9 @@ _TABLE: Final[tuple[tuple[str, tuple[str, ...], int], ...]] = (
     ("samples", ("issued", "completed", "failed", "lost", "redispatched", "tokens", "acts", "duration_s"), 0),
     ("by LoadGen", ("loadgen_samples_per_s", "loadgen_tokens_per_s"), 0),
 )  # fmt: skip
+
+#: Groups that follow the rate of a Server load: where it differs, more of them is no better.
+_OFFERED: Final = ("rates", "per node, replica, GPU")
 
 #: One sample decides over these: no interval, no judgement.
 _EXTREMES: Final = ("_min_ms", "_max_ms")
@@ -182,7 +175,10 @@ def _head(side: Side, name: str) -> SideHead:
 
 def _rows(sides: Sequence[Side], baseline: int) -> Iterator[FigureRow]:
     sampled = sides[baseline].samples
+    asked = _differently_asked(sides)
     for group, names, towards in _TABLE:
+        if asked and group in _OFFERED:
+            towards = 0
         for name in names:
             values = [side.figures.get(name, Measured(None)) for side in sides]
             if all(one.value is None for one in values) or (name.endswith("_share") and not any(one.value for one in values)):
@@ -196,6 +192,10 @@ def _rows(sides: Sequence[Side], baseline: int) -> Iterator[FigureRow]:
                 for side, one in zip(sides, values, strict=True)
             ]
             yield FigureRow(name, what.title, what.unit, group, better, values, changes)
+
+
+def _differently_asked(sides: Sequence[Side]) -> bool:
+    return len({side.attempt.target_qps for side in sides}) > 1 and {side.attempt.scenario for side in sides} == {"Server"}
 
 
 def rebased(found: Comparison, baseline: int) -> Comparison:
@@ -283,76 +283,6 @@ def _overlay(sides: Sequence[Side], metric: Metric) -> Overlay | None:
     )
 
 
-def share_below(cdf: Sequence[tuple[float, float]], value_ms: float) -> float:
-    """Of a CDF of this module, between whose points shares are taken as straight lines."""
-    if not cdf:
-        return float("nan")
-    return float(np.interp(value_ms, [ms for ms, _ in cdf], [share for _, share in cdf], left=0.0, right=1.0))
-
-
-# --- settings ------------------------------------------------------------------------------------------------
-
-#: Which run it was, and where it was put, is no setting.
-_NOT_COMPARED: Final = ("name", "record.dir")
-_EFFECTIVE, _REQUESTED = "effective_", "requested_"
-
-
-def config_of(sides: Sequence[Side]) -> Iterator[ConfigRow]:
-    yield from _differing("spec", [dict(flat(side.run.spec)) for side in sides])
-    yield from _differing("LoadGen", [_settings(side.attempt.settings_effective) for side in sides])
-    yield from _differing("versions", [_versions(side) for side in sides])
-    yield from _differing("engine", [_engine_facts(side.folder) for side in sides])
-
-
-def _differing(group: Literal["spec", "LoadGen", "versions", "engine"], said: Sequence[Mapping[str, str]]) -> Iterator[ConfigRow]:
-    """A side that says nothing at all of a group (an imported one) does not differ in every line of it."""
-    speaking = [one for one in said if one]
-    if len(speaking) < LEAST:
-        return
-    for field in dict.fromkeys(name for one in speaking for name in one):
-        if field not in _NOT_COMPARED and len({one.get(field) for one in speaking}) > 1:
-            yield ConfigRow(group, field, [one.get(field) for one in said])
-
-
-def flat(value: Any, dotted: str = "") -> Iterator[tuple[str, str]]:
-    """Fields by their dotted names, values as people write them."""
-    if isinstance(value, dict) and (value or not dotted):
-        for key, inner in value.items():
-            yield from flat(inner, f"{dotted}.{key}" if dotted else str(key))
-    else:
-        yield dotted, "none" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def _versions(side: Side) -> dict[str, str]:
-    return side.run.versions | ({"head's host": side.run.host} if side.run.host else {})
-
-
-def _settings(effective: Mapping[str, Any]) -> dict[str, str]:
-    """As in effect; as requested only where the log has no more."""
-    known = {name.removeprefix(_EFFECTIVE): str(value) for name, value in effective.items() if name.startswith(_EFFECTIVE)}
-    asked = {name.removeprefix(_REQUESTED): str(value) for name, value in effective.items() if name.startswith(_REQUESTED)}
-    same = {"server_target_qps": "target_qps", "server_target_latency_ns": "target_latency_ns"}
-    return known | {name: value for name, value in asked.items() if name not in known and same.get(name) not in known}
-
-
-def _engine_facts(folder: str) -> dict[str, str]:
-    """What a run's replicas told of themselves, as of their last lives; where they differ, every value with how many have it."""
-    try:
-        fleet = read_fleet(RunFolder(Path(folder)).fleet_json)
-    except RecordError:
-        return {}
-    facts: dict[str, Counter[str]] = {}
-    for lives in fleet.slots.values() if fleet is not None else ():
-        number = lives[-1].facts if lives else None
-        if fleet is not None and number is not None and 0 <= number < len(fleet.facts):
-            for name, value in fleet.facts[number].items():
-                facts.setdefault(name, Counter())[value] += 1
-    return {
-        name: next(iter(values)) if len(values) == 1 else ", ".join(f"{value} ({n:,})" for value, n in values.most_common())
-        for name, values in facts.items()
-    }
-
-
 # --- is it a fair comparison? ----------------------------------------------------------------------------------
 
 
@@ -367,7 +297,7 @@ def warnings_of(sides: Sequence[Side], heads: Sequence[SideHead]) -> list[str]:
             found.append(f"the {what} differs: {_told_by(values, heads)}")
     if "explore" in {head.kind for head in heads} and {head.kind for head in heads} != {"explore"}:
         found.append("an exploration has no LoadGen: its load is our own, its rate may have changed, and it is never VALID")
-    data = [dict(flat(table(side.run.spec, "dataset"))) for side in sides]
+    data = [said(table(side.run.spec, "dataset")) for side in sides]
     fields = sorted({name for one in data for name in one if len({other.get(name) for other in data if other}) > 1})
     if fields:
         found.append(f"the dataset differs ({', '.join(fields)}): lengths and TTFT are not of the same work")
@@ -380,9 +310,8 @@ def warnings_of(sides: Sequence[Side], heads: Sequence[SideHead]) -> list[str]:
     if len({head.synthetic for head in heads}) > 1:
         fake = ", ".join(head.name for head in heads if head.synthetic)
         found.append(f"synthetic engine in {fake}: a model's numbers beside hardware's")
-    rates = [side.attempt.target_qps for side in sides]
-    if len(set(rates)) > 1 and {head.scenario for head in heads} == {"Server"}:
-        asked = _told_by([f"{rate:,g}" for rate in rates], heads)
+    if _differently_asked(sides):
+        asked = _told_by([f"{side.attempt.target_qps:,g}" for side in sides], heads)
         found.append(f"target QPS differs ({asked}): rates are what was asked for, not what the fleets can do")
     if len({head.replicas for head in heads if head.replicas}) > 1:
         found.append(f"replicas differ: {_told_by([f'{head.replicas:,}' for head in heads], heads)}; compare per replica or GPU")

@@ -43,12 +43,6 @@ def differences(record: Record, attempt: AttemptRecord | None) -> list[Differenc
     return found
 
 
-def facts_kept(record: Record) -> bool:
-    """Whether the record has facts to compare at all."""
-    fleet = _fleet(record)
-    return fleet is not None and bool(fleet.facts)
-
-
 def _fleet(record: Record) -> FleetFile | None:
     try:
         return read_fleet(record.folder.fleet_json)

@@ -3,8 +3,10 @@
 The window before ends with the act. The window after begins when the samples that were under way have settled: two median
 latencies later. Both are as long as there is room between the neighbouring acts, up to a minute; acts that follow one another
 within the settling time (the replicas of a node, one by one) are taken as one. Everything goes by the time of its own event:
-completions, first tokens. Rates have batch-means intervals over ten blocks or more, percentiles order statistics, differences
-MOVER (`harness.analysis.intervals`): an interval of the difference that does not hold zero is called a change.
+completions, first tokens. Rates have batch-means intervals over blocks of a second or more, twenty at the most; percentiles
+order statistics; differences MOVER (`harness.analysis.intervals`): an interval of the difference that does not hold zero is
+called a change. Of six figures an act, one in twenty "changes" is chance; and blocks shorter than a sample takes are not quite
+independent, so that rates near saturation vary more than their intervals say.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 
 Floats = npt.NDArray[np.floating[Any]]
 Span = tuple[float, float]
+Measured = tuple[int, int, list[Change]]  # samples before and after, and what changed
 
 LONGEST_S: Final = 60.0
 SHORTEST_S: Final = 2.0
@@ -42,7 +45,7 @@ def effects(table: AttemptTable, story: Story, window_s: float | None) -> list[E
     settle_s = 2 * (at(table.placed("latency"), 0.5) or 0.0) / 1e3
     end_s = duration_of(table) or 0.0
     last_s = min(end_s, float(table.scheduled_s.max())) if table.n else 0.0
-    groups = _together(acts, story, settle_s)
+    groups = _together(acts, settle_s)
     found: list[Effect] = []
     for number, group in enumerate(groups):
         first_s, after_s = story.at_s(group[0].unix), story.at_s(group[-1].unix) + settle_s
@@ -50,11 +53,12 @@ def effects(table: AttemptTable, story: Story, window_s: float | None) -> list[E
         until_s = story.at_s(groups[number + 1][0].unix) if number + 1 < len(groups) else last_s
         room_s = min(first_s - max(begin_s, 0.0), until_s - after_s)
         length_s = min(room_s, LONGEST_S if window_s is None else max(window_s, 0.0))
-        found += [_effect(table, story, entry, group, length_s, settle_s, (first_s, after_s)) for entry in group]
+        measured = _measured(table, first_s, after_s, length_s)
+        found += [_effect(table, story, entry, len(group) - 1, length_s, settle_s, measured) for entry in group]
     return found
 
 
-def _together(acts: list[JournalEntry], story: Story, settle_s: float) -> list[list[JournalEntry]]:
+def _together(acts: list[JournalEntry], settle_s: float) -> list[list[JournalEntry]]:
     groups: list[list[JournalEntry]] = []
     for entry in acts:
         if groups and entry.unix - groups[-1][-1].unix <= settle_s:
@@ -64,34 +68,40 @@ def _together(acts: list[JournalEntry], story: Story, settle_s: float) -> list[l
     return groups
 
 
+def _measured(table: AttemptTable, first_s: float, after_s: float, length_s: float) -> Measured | None:
+    """None: too little time, or nothing completed."""
+    if not table.completed or length_s < SHORTEST_S:
+        return None
+    before, after = (first_s - length_s, first_s), (after_s, after_s + length_s)
+    return _count(table, before), _count(table, after), _changes(table, before, after, length_s)
+
+
 def _effect(
     table: AttemptTable,
     story: Story,
     entry: JournalEntry,
-    group: list[JournalEntry],
+    others: int,
     length_s: float,
     settle_s: float,
-    edges: Span,
+    measured: Measured | None,
 ) -> Effect:
-    first_s, after_s = edges
-    others = len(group) - 1
-    remark = f"measured together with {others} other act{'s' * (others > 1)} at that time" if others else ""
-    enough = table.completed > 0 and length_s >= SHORTEST_S
-    before, after = ((first_s - length_s, first_s), (after_s, after_s + length_s)) if enough else ((0.0, 0.0), (0.0, 0.0))
-    if not enough:
-        remark = _why_none(table, story.at_s(entry.unix), length_s, settle_s)
-    changes = _changes(table, before, after, length_s) if enough else []
+    at_s = story.at_s(entry.unix)
+    before_n, after_n, changes = measured or (0, 0, [])
+    if measured is None:
+        remark = _why_none(table, at_s, length_s, settle_s)
+    else:
+        remark = f"measured together with {others} other act{'s' * (others > 1)} at that time" if others else ""
     return Effect(
-        at_s=story.at_s(entry.unix),
+        at_s=at_s,
         unix=entry.unix,
         who=entry.who,
         act=entry.what.removeprefix("act."),
         subject=entry.subject,
         why=entry.why,
-        window_s=length_s if enough else 0.0,
+        window_s=length_s if measured is not None else 0.0,
         settle_s=settle_s,
-        before_n=_count(table, before),
-        after_n=_count(table, after),
+        before_n=before_n,
+        after_n=after_n,
         changes=changes,
         remark=remark,
     )

@@ -11,32 +11,35 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from harness.analysis.attribution import CALLED, findings_of, parts_of, tail_of
+from harness.analysis.attribution import findings_of, parts_of, tail_of
 from harness.analysis.distributions import at, figures_of, margin, short
-from harness.analysis.fleet import duration_of, robust_z
+from harness.analysis.evidence import Evidence
+from harness.analysis.fleet import duration_of
+from harness.analysis.slow import NAMED, slow_places
 from harness.analysis.table import AttemptTable, node_of
-from harness.analysis.timeline import counted, growth_of, marks_of, stretch
-from harness.analysis.views import METRICS, Finding, Margin, Metric, Overview, Tick, Where
+from harness.analysis.timeline import counted, left_s, marks_of, stretch
+from harness.analysis.views import CALLED, METRICS, Finding, Margin, Metric, Overview, Where
 from harness.records.runfile import AttemptRecord
 
 if TYPE_CHECKING:
     from harness.analysis.drill import Drill
 
-SLOW_Z: Final = 3.5
-SLOW_RATIO: Final = 1.08
-_NAMED: Final = 4  # slow replicas told one by one
 _TOKENS_DIFFER: Final = 0.01
 _BEFORE_S: Final = 3.0  # a cause comes before its effect
 _GREW: Final = 1.3
+_STRETCHES: Final = 80  # of the load, in which samples in flight are counted
 _LAG_SHARE: Final = 0.2
 _LAG_MS: Final = 5.0
+_MOMENT: Final = 0.05  # of the load: what is late in so little of it does not hold the run back
 _HEAD_SHARE: Final = 0.3
 
 
 def overview(drill: Drill) -> Overview:
     attempt, run, table = drill.attempt or AttemptRecord(0, "", "", 0.0, 0), drill.run, drill.table
     totals, rates = totals_of(attempt, table), rates_of(attempt, table)
-    margins = [margin(table, metric, limit) for metric in METRICS if table.n and (limit := drill.limit_ms(metric)) is not None]
+    limits = {metric: limit for metric in METRICS if (limit := drill.limit_ms(metric)) is not None}
+    # imported samples may lack first tokens, or token counts: a limit is not held by what was not measured
+    margins = [margin(table, metric, limit) for metric, limit in limits.items() if len(table.placed(metric))]
     return Overview(
         run=run.run,
         attempt=attempt.number,
@@ -99,12 +102,12 @@ def findings(
     if not table.n:
         return _without_samples(drill, attempt)
     slow = slow_places(table)
-    found = [each for one in margins if _broken(one) for each in _of_broken(drill, one)]
-    broken = bool(found)
+    broken = {one.metric for one in margins if _broken(one)}
+    found = [each for one in margins if one.metric in broken for each in _of_broken(drill, one)]
     found += _lost(totals, ended=attempt.state in ("ENDED", ""))
     found += _whole_fleet(table, drill.limit_ms("ttft"))
-    if broken:
-        for finding in slow:
+    for finding in slow:
+        if finding.metric in broken:  # a slow decode has no part in a TTFT limit, unless the tail says so
             finding.level = "bad"
     found += slow
     found += _again(table, totals)
@@ -116,9 +119,12 @@ def findings(
         found += _head_room(attempt, margins)
     if not found:
         found.append(Finding("info", _no_limits(drill, table), "distributions"))
+    evidence = Evidence(drill)
     for finding in found:
         if finding.by == "time":
             finding.text += _then(drill, finding.where)
+        elif finding.by in ("replica", "node"):
+            finding.text += evidence.of(finding.where) + _done(drill, finding.where)
     return sorted(found, key=lambda finding: _ORDER[finding.level])  # stable
 
 
@@ -126,8 +132,16 @@ def _then(drill: Drill, where: Where) -> str:
     """What was done, and what happened to replicas, from a little before that time until its end."""
     begin, end = (where.from_s or 0.0) - _BEFORE_S, where.to_s if where.to_s is not None else float("inf")
     marks = [mark.text for mark in marks_of(drill.story)[0] if begin <= mark.at_s < end and mark.kind not in ("phase", "attempt")]
-    more = f" and {len(marks) - _NAMED} more" if len(marks) > _NAMED else ""
-    return f" Then: {'; '.join(marks[:_NAMED])}{more}." if marks else ""
+    more = f" and {len(marks) - NAMED} more" if len(marks) > NAMED else ""
+    return f" Then: {'; '.join(marks[:NAMED])}{more}." if marks else ""
+
+
+def _done(drill: Drill, where: Where) -> str:
+    """What was done to that replica, or to replicas of that node, in the attempt: advice may come too late."""
+    marks = [mark for mark in marks_of(drill.story)[0] if mark.kind == "act" and mark.subject]
+    marks = [mark for mark in marks if where.slot == mark.subject or where.node in (mark.subject, node_of(mark.subject))]
+    told = "; ".join(f"{mark.text}, at {short(mark.at_s)} s" for mark in marks[:NAMED])
+    return f" Done in the attempt: {told}." if told else ""
 
 
 _ORDER: Final = {"bad": 0, "warn": 1, "info": 2, "good": 2}
@@ -164,6 +178,7 @@ def _of_broken(drill: Drill, one: Margin) -> list[Finding]:
     name, p99_ms = CALLED[one.metric], one.p99_ms or 0.0
     if p99_ms > one.limit_ms:
         text = f"{name} p99 {short(p99_ms)} ms is {p99_ms / one.limit_ms - 1:.1%} over its limit of {one.limit_ms:,g} ms"
+        text += f" ({one.over:,} samples over)"
     else:
         text = (
             f"{name} p99 {short(p99_ms)} ms is within its limit of {one.limit_ms:,g} ms, but {one.over:,} samples are over it, "
@@ -174,7 +189,7 @@ def _of_broken(drill: Drill, one: Margin) -> list[Finding]:
     origins = findings_of(drill.table, tail, parts)
     told = any(finding.by is not None for finding in origins)
     do = "what its tail comes from follows" if told else "lower the target QPS or add replicas"
-    found = [Finding("bad", f"{text} ({one.over:,} samples over): {do}.", "tail", one.metric)]
+    found = [Finding("bad", f"{text}: {do}.", "tail", one.metric)]
     for finding in origins:
         if finding.level == "warn":
             finding.level = "bad"
@@ -229,6 +244,8 @@ def _no_limits(drill: Drill, table: AttemptTable) -> str:
         f"{CALLED[metric]} p99 {short(value)} ms" for metric in METRICS if (value := at(table.placed(metric), 0.99)) is not None
     )
     kind = drill.attempt.kind if drill.attempt is not None else ""
+    if any(drill.limit_ms(metric) is not None for metric in METRICS):
+        return f"Nothing that has a limit was measured: {figures or 'no sample completed'}."
     return f"No limit applies to this {kind} attempt: {figures or 'no sample completed'}."
 
 
@@ -255,13 +272,18 @@ def _whole_fleet(table: AttemptTable, ttft_limit_ms: float | None) -> list[Findi
     found = []
     lag_ms, ttft_ms = _p99(table.lag_ms), at(table.placed("ttft"), 0.99) or 0.0
     if lag_ms >= _LAG_MS and lag_ms >= _LAG_SHARE * ttft_ms:
-        text = (
-            f"Samples were issued late: schedule lag p99 {short(lag_ms)} ms, against a TTFT p99 of {short(ttft_ms)} ms. The "
-            "head's own CPU bounds this run, not the replicas: give the head idle cores, or lower the target QPS."
-        )
+        text = f"Samples were issued late: schedule lag p99 {short(lag_ms)} ms, against a TTFT p99 of {short(ttft_ms)} ms"
+        late_s = table.scheduled_s[table.lag_ms >= lag_ms]
+        if float(np.ptp(late_s)) <= _MOMENT * float(table.scheduled_s.max()):
+            text += (
+                f", and all of those at {short(float(late_s.min()))} to {short(float(late_s.max()))} s: the head, not the "
+                "replicas, stood still for a moment. Look at what else its machine did then, and give it idle cores."
+            )
+        else:
+            text += ". The head issues, not the replicas: give it idle cores, or lower the target QPS."
         found.append(Finding("bad" if ttft_limit_ms and lag_ms > ttft_limit_ms else "warn", text, "tail", "ttft"))
-    quarters = growth_of(in_flight(table))
-    if quarters and quarters[3] > _GREW * max(quarters[1], 1.0) and quarters[3] > quarters[2] > quarters[1]:
+    quarters = quarters_in_flight(table)
+    if quarters and quarters[3] > _GREW * max(quarters[1], 1.0) and quarters[3] > quarters[2] > quarters[1] and _filled(table):
         last_s = float(table.scheduled_s.max())
         slope = (quarters[3] - quarters[1]) / (last_s / 2)
         completed = np.count_nonzero(table.done_s() <= last_s) / last_s
@@ -276,92 +298,36 @@ def _whole_fleet(table: AttemptTable, ttft_limit_ms: float | None) -> list[Findi
     if ttft_ms and head_ms >= _HEAD_SHARE * ttft_ms and head_ms >= _LAG_MS:
         text = (
             f"Samples waited in the head for a replica: head queue p99 {short(head_ms)} ms of a TTFT p99 of {short(ttft_ms)} ms. "
-            "All replicas were at their cap: add replicas, raise the cap, or lower the target QPS."
+            "All replicas were at their cap, or too few were ready: add replicas, raise the cap, or lower the target QPS."
         )
         found.append(Finding("warn", text, "tail", "ttft"))
     return found
 
 
-def in_flight(table: AttemptTable, stretches: int = 80) -> list[Tick]:
-    """While samples were issued; ticks without anything else."""
+def quarters_in_flight(table: AttemptTable) -> list[float]:
+    """Mean number of samples in flight in each quarter of the load; empty where it took no time."""
     last_s = float(table.scheduled_s.max())
     if last_s <= 0:
         return []
-    step_s = last_s / stretches
+    step_s = last_s / _STRETCHES
     n = int(max(table.end_s(), last_s) / step_s) + 1
-    if n > 100 * stretches:  # a time that is none
+    if n > 100 * _STRETCHES:  # a time that is none
         return []
-    issued, done = counted(stretch(table.issued_s(), step_s, n), n), counted(stretch(table.done_s(), step_s, n), n)
-    failed = counted(stretch(np.where(table.done, np.nan, table.scheduled_s), step_s, n), n)
-    standing = (np.cumsum(issued) - np.cumsum(done) - np.cumsum(failed))[:stretches]
-    return [
-        Tick(i * step_s, (i + 1) * step_s, 0.0, 0.0, 0.0, 0.0, int(each), None, None, None, None, None)
-        for i, each in enumerate(standing.tolist())
-    ]
+    issued, left = (counted(stretch(at_s, step_s, n), n) for at_s in (table.issued_s(), left_s(table)))
+    quarters: list[float] = (np.cumsum(issued) - np.cumsum(left))[:_STRETCHES].reshape(4, -1).mean(axis=1).tolist()
+    return quarters
+
+
+def _filled(table: AttemptTable) -> bool:
+    """Whether the load went on for much longer than samples stay: until then those in flight grow in any fleet. Waiting is not
+    counted, because in a saturated fleet it grows without end."""
+    stayed_ms = _known(table.metric("latency") - np.nan_to_num(table.metric("ttft")))
+    return bool(len(stayed_ms)) and float(np.quantile(stayed_ms, 0.9)) / 1e3 <= float(table.scheduled_s.max()) / 4
 
 
 def _p99(values: Any) -> float:
     known = values[~np.isnan(values)]
     return float(np.partition(known, int(len(known) * 0.99))[int(len(known) * 0.99)]) if len(known) else 0.0
-
-
-def slow_places(table: AttemptTable) -> list[Finding]:
-    """Replicas that decode (or, with roles split, prefill) slower than the fleet by robust z, and nodes where all do."""
-    found: list[Finding] = []
-    for metric, codes in (("tpot", table.slot), ("ttft", table.replica_codes("ttft"))):
-        if metric == "ttft" and not table.split:
-            continue  # a prompt's length and its place in a queue say more of it than its replica
-        found += _slow(table, metric, _medians(table, metric, codes))  # type: ignore[arg-type]
-    return found
-
-
-def _medians(table: AttemptTable, metric: Any, codes: Any) -> np.ndarray[Any, Any]:
-    """Of each replica, from at most 400 of its samples or so: the middle of that many is sure to a few per cent."""
-    from harness.analysis.fleet import grouped
-
-    values, step = table.metric(metric), max(1, table.n // (400 * max(len(table.slots), 1)))
-    medians: np.ndarray[Any, Any] = grouped(values[::step], codes[::step], len(table.slots), (0.5,))[0]
-    return medians
-
-
-def _slow(table: AttemptTable, metric: Metric, medians: np.ndarray[Any, Any]) -> list[Finding]:
-    there = np.flatnonzero(np.isfinite(medians) & (medians > 0))
-    z = robust_z(medians[there])
-    if not len(there) or np.isnan(z).all():
-        return []
-    usual_ms = float(np.median(medians[there]))
-    slow = {
-        int(i): float(score) for i, score in zip(there, z, strict=True) if score > SLOW_Z and medians[i] > SLOW_RATIO * usual_ms
-    }
-    of_node: dict[str, list[int]] = {}
-    for i in there.tolist():
-        of_node.setdefault(node_of(table.slots[i]), []).append(i)
-    found: list[tuple[float, Finding]] = []
-    does = "decodes" if metric == "tpot" else "prefills"
-    nodes = [
-        node for node, members in of_node.items() if len(members) > 1 and len(of_node) > 1 and all(i in slow for i in members)
-    ]
-    for node in nodes:
-        ms, score = float(np.median(medians[of_node[node]])), min(slow[i] for i in of_node[node])
-        found.append((ms, _told(f"{node} ({len(of_node[node])} replicas)", does, metric, ms, usual_ms, score, Where(node=node))))
-    alone = [i for i in slow if node_of(table.slots[i]) not in nodes]
-    for i in alone:
-        where = Where(slot=table.slots[i])
-        found.append((float(medians[i]), _told(table.slots[i], does, metric, float(medians[i]), usual_ms, slow[i], where)))
-    found.sort(key=lambda each: -each[0])
-    told = [finding for _, finding in found[:_NAMED]]
-    if len(found) > _NAMED:
-        told.append(
-            Finding("warn", f"{len(found) - _NAMED} more are slow: sort the fleet by z and recycle them.", "fleet", metric)
-        )
-    return told
-
-
-def _told(name: str, does: str, metric: Metric, ms: float, usual_ms: float, z: float, where: Where) -> Finding:
-    far = f"{ms / usual_ms - 1:.0%} slower than" if ms < 2 * usual_ms else f"{ms / usual_ms:.1f} times as long as"
-    figures = f"{CALLED[metric]} p50 {short(ms)} against {short(usual_ms)} ms, z {z:,.1f}"
-    text = f"{name} {does} {far} the fleet ({figures}): recycle or evict it."
-    return Finding("warn", text, "fleet", metric, "node" if where.node else "replica", where)
 
 
 def _again(table: AttemptTable, totals: dict[str, int]) -> list[Finding]:

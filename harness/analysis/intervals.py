@@ -1,7 +1,8 @@
 """How sure a figure is: intervals for percentiles, rates, means, shares and differences. 95 % unless asked otherwise.
 
 Percentiles and shares take samples as independent of each other. In a run that drifts, or whose samples wait in one queue, they
-are not quite, and the true interval is wider; rates and means do not have that fault, because they compare stretches of time.
+are not quite, and the true interval is wider; rates and means, which compare stretches of time, have less of that fault the
+longer a stretch is beside a sample.
 Each function names the source of its formula. None always means: too little was measured for an interval at that confidence.
 """
 

@@ -202,11 +202,12 @@ def _gpus(story: Story, slots: list[str], begin_unix: float, end_unix: float) ->
     import polars as pl
 
     from harness.metrics.gpu.summary import COUNTS
+    from harness.records.reader import UNREADABLE
 
     mine = pl.col("slot").is_in(slots) & pl.col("sampled_unix").is_between(begin_unix, end_unix)
     try:
         rows = story.record.collect(lambda gpus: gpus.filter(mine).sort("sampled_unix"), story.number, "gpus")
-    except (pl.exceptions.PolarsError, OSError):
+    except UNREADABLE:
         return {}
     found: dict[str, float] = {}
     for role in sorted(rows["role"].drop_nulls().unique()):

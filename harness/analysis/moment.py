@@ -69,6 +69,7 @@ class Story:
         import polars as pl
 
         from harness.records.columns import TIMELINE_SCHEMA
+        from harness.records.reader import UNREADABLE
 
         def rows(timeline: pl.LazyFrame) -> pl.LazyFrame:
             return timeline.with_columns(pl.col("slot", "state").cast(pl.Categorical)).drop("attempt")
@@ -76,7 +77,7 @@ class Story:
         try:
             finite = pl.col("unix").is_finite()
             return self.record.collect(lambda timeline: rows(timeline).filter(finite), self.number, "timeline").sort("unix")
-        except (pl.exceptions.PolarsError, OSError) as error:
+        except UNREADABLE as error:
             self.record.problems.append(f"{self.record.folder.timeline}: cannot be read ({str(error).partition(chr(10))[0]})")
             return rows(pl.LazyFrame(schema=TIMELINE_SCHEMA)).collect()
 

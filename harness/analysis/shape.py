@@ -39,6 +39,16 @@ def shape_of(spec: dict[str, Any]) -> Shape:
     )
 
 
+def flat(value: Any, before: str = "") -> dict[str, Any]:
+    """`fleet.nodes` → 4; empty tables stay as they are."""
+    if isinstance(value, dict) and value:
+        found: dict[str, Any] = {}
+        for key, inner in value.items():
+            found |= flat(inner, f"{before}.{key}" if before else str(key))
+        return found
+    return {before: value} if before else {}
+
+
 def table(spec: dict[str, Any], name: str) -> dict[str, Any]:
     found = spec.get(name)
     return found if isinstance(found, dict) else {}

@@ -13,8 +13,9 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from harness.analysis.distributions import at, interval_of
 from harness.analysis.errors import NoSuchAttempt
-from harness.analysis.intervals import percentile_ranks, rate_interval, share_interval
+from harness.analysis.intervals import rate_interval, share_interval
 from harness.analysis.shape import Shape, number, shape_of
 from harness.analysis.views import METRICS, Interval, Metric
 from harness.metrics.histogram import EDGES_MS
@@ -69,7 +70,7 @@ def read_side(record: Record, number: int | None = None) -> Side:
     del frame
     side = Side(run, attempt, str(record.folder.path), shape, len(columns["done_s"]), _stated(attempt), {}, [])
     if side.samples:
-        side.figures |= _rates(columns, attempt, shape)
+        side.figures |= _rates(columns, shape)
         for metric in METRICS:
             _of_metric(side, metric, columns)
         side.figures |= _counts(columns, attempt)
@@ -144,7 +145,7 @@ class _Blocks:
         return None if found is None or mean <= 0 else (value * max(0.0, found[0] / mean), value * found[1] / mean)
 
 
-def _rates(columns: Mapping[str, npt.NDArray[Any]], attempt: AttemptRecord, shape: Shape) -> dict[str, Measured]:
+def _rates(columns: Mapping[str, npt.NDArray[Any]], shape: Shape) -> dict[str, Measured]:
     done_s, scheduled_s = columns["done_s"], columns["scheduled_s"]
     done = ~np.isnan(done_s)
     completed = int(np.count_nonzero(done))
@@ -189,9 +190,7 @@ def _of_metric(side: Side, metric: Metric, columns: Mapping[str, npt.NDArray[Any
     if not n:
         return
     for place, q in PERCENTILES.items():
-        ranks = percentile_ranks(n, q)
-        interval = (float(known[ranks[0]]), float(known[ranks[1]])) if ranks else None
-        figures[f"{metric}_{place}_ms"] = Measured(float(known[int(n * q)]), interval)
+        figures[f"{metric}_{place}_ms"] = Measured(at(known, q), interval_of(known, q))
     at_s = columns["scheduled_s"] if side.attempt.scenario != "Offline" else columns["done_s"]
     blocks = _Blocks(np.where(np.isnan(values), np.nan, at_s), _latest(columns["done_s"]), _latest(at_s))
     with np.errstate(divide="ignore", invalid="ignore"):

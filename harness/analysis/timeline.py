@@ -7,7 +7,6 @@ is not told.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
@@ -32,7 +31,9 @@ _FEW: Final = 20
 _SHOWN_STATES: Final = frozenset({LOST, EVICTED, REJECTED, SUSPECT, DRAINING, DRAINED})
 #: The grades by which marks are cut; acts and the run's own turns always stay longest.
 _WEIGHT: Final = {"act": 5, "attempt": 5, "phase": 4, "alert": 3, "straggler": 2, "replica": 1}
-_LEVEL: Final = {"error": 3, "crit": 3, "warn": 1}
+_LEVEL: Final = {"error": 3, "warn": 1}
+#: Alerts have grades of their own; marks have the journal's levels.
+_OF_ALERT: Final = {"crit": "error"}
 
 
 def timeline(table: AttemptTable, story: Story, ticks: int) -> Timeline:
@@ -50,7 +51,7 @@ def _ticks(table: AttemptTable, story: Story, step_s: float) -> list[Tick]:
     scheduled = counted(stretch(table.scheduled_s, step_s, n), n)
     issued, completed = counted(issued_at, n), counted(done_at, n)
     tokens = np.bincount(done_at[done], weights=table.tokens()[done], minlength=n)
-    left = completed if table.completed == table.n else completed + counted(stretch(_left_s(table), step_s, n), n)
+    left = completed if table.completed == table.n else counted(stretch(left_s(table), step_s, n), n)
     in_flight = np.maximum(np.cumsum(issued) - np.cumsum(left), 0)
     first_at = stretch(table.first_s(), step_s, n)
     ttft, tpot = grouped(table.metric("ttft"), first_at, n), grouped(table.metric("tpot"), done_at, n)
@@ -86,10 +87,12 @@ def counted(places: Ints, n: int) -> npt.NDArray[np.intp]:
     return np.bincount(places[places >= 0], minlength=n)
 
 
-def _left_s(table: AttemptTable) -> Floats:
-    """When samples that failed were last heard of; NaN for all others."""
+def left_s(table: AttemptTable) -> Floats:
+    """When samples completed; those that failed, when they were last heard of."""
+    if table.completed == table.n:
+        return table.done_s()
     last_ms = np.fmax(np.fmax(table.first_ms, (table.lag_ms + table.head_ms).astype(np.float64)), 0.0)
-    return np.where(table.done, np.nan, table.scheduled_s + last_ms / 1e3)
+    return np.where(table.done, table.done_s(), table.scheduled_s + last_ms / 1e3)
 
 
 def _ready(story: Story, step_s: float, n: int) -> dict[int, int]:
@@ -134,7 +137,8 @@ def _marks(story: Story) -> Iterator[Mark | None]:
         elif what == "alert.start":
             rule = str(entry.data.get("rule", ""))
             mark = _mark(story, entry, "alert", f"{rule}: {entry.why}" if entry.why else rule)
-            mark.level = str(entry.data.get("severity", "") or mark.level)
+            severity = str(entry.data.get("severity", "") or mark.level)
+            mark.level = _OF_ALERT.get(severity, severity)
             firing[rule, entry.subject] = mark
             yield mark
         elif what == "alert.end":
@@ -163,11 +167,3 @@ def act_words(entry: JournalEntry) -> str:
 
 def _mark(story: Story, entry: JournalEntry, kind: Any, text: str) -> Mark:
     return Mark(story.at_s(entry.unix), entry.unix, kind, entry.level, text, subject=entry.subject)
-
-
-def growth_of(ticks: list[Tick]) -> list[float]:
-    """Mean in flight in each quarter of these stretches; empty where there are too few."""
-    if len(ticks) < 8:
-        return []
-    edges = [round(len(ticks) * part / 4) for part in range(5)]
-    return [float(np.mean([tick.in_flight for tick in ticks[a:b]])) for a, b in itertools.pairwise(edges)]

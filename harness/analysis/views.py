@@ -12,6 +12,7 @@ import msgspec
 
 Metric = Literal["ttft", "tpot", "latency"]
 METRICS: Final[tuple[Metric, ...]] = ("ttft", "tpot", "latency")
+CALLED: Final[dict[Metric, str]] = {"ttft": "TTFT", "tpot": "TPOT", "latency": "latency"}
 #: By what the samples of a tail are put together.
 By = Literal["replica", "node", "time", "prompt length", "output length", "tries"]
 BYS: Final[tuple[By, ...]] = ("replica", "node", "time", "prompt length", "output length", "tries")
@@ -44,18 +45,33 @@ class Where(msgspec.Struct, frozen=True, omit_defaults=True):
         said += _span(self.tries_from, self.tries_to, "{}", "tries ", whole=True)
         return " · ".join(said) or "all samples"
 
+    def within(self, outer: Where) -> Where:
+        """Those of them that `outer` says too: the tighter of two bounds; where both name a replica or a node, this one's."""
+        told: dict[str, Any] = {}
+        for name in self.__struct_fields__:
+            own, other = getattr(self, name), getattr(outer, name)
+            if own is not None and other is not None and name not in ("slot", "node"):
+                own = max(own, other) if name.endswith("_from") or name == "from_s" else min(own, other)
+            told[name] = other if own is None else own
+        return Where(**told)
+
 
 def _span(low: float | None, high: float | None, form: str, before: str, *, whole: bool = False) -> list[str]:
     if low is None and high is None:
         return []
     last = high - 1 if high is not None and whole else high
     if low is None:
-        text = f"up to {last:,g}"
+        text = f"up to {_count(last)}"
     elif last is None:
-        text = f"from {low:,g}"
+        text = f"from {_count(low)}"
     else:
-        text = f"{low:,g}" if low == last else f"{low:,g}–{last:,g}"
+        text = _count(low) if low == last else f"{_count(low)}–{_count(last)}"
     return [before + form.format(text)]
+
+
+def _count(value: float | None) -> str:
+    """Never as a power of ten: prompts of a million tokens exist."""
+    return f"{value:,}" if isinstance(value, int) else f"{value:,.10g}"
 
 
 class Finding(msgspec.Struct):
@@ -303,7 +319,3 @@ class LogLine(msgspec.Struct):
     process: str  # head, driver-1, node003, node003-gpu1
     text: str
     level: str
-
-
-#: What `Drill.slowest` puts samples in order by.
-ORDERS: Final[tuple[Metric, ...]] = METRICS

@@ -79,20 +79,7 @@ def _loadgen(attempt: Attempt, record: AttemptRecord, spec: RunSpec) -> detail_l
     record.settings_effective = {key: value for key, value in effective.items() if not isinstance(value, list)}
     if asked and effective:
         record.settings_diff = settings_diff(asked, found.keys)
-    result = found.result()
-    record.loadgen = {
-        "validity": result.validity,
-        "queries": result.queries,
-        "samples_per_s": result.samples_per_s,
-        "tokens_per_s": result.tokens_per_s,
-        "ttft_ms": result.ttft_ms,
-        "tpot_ms": result.tpot_ms,
-        "early_stopping_met": result.early_stopping_met,
-        "min_duration_met": result.min_duration_met,
-        "min_queries_met": result.min_queries_met,
-        "num_errors": result.num_errors,
-        "errors": found.errors[:20],
-    }
+    record.loadgen = found.figures()
     return found
 
 

@@ -24,12 +24,12 @@ from harness.records.runfile import AttemptRecord, RunFile, read_run
 from harness.records.summary import ReplicaSummary, Summary, summarise_samples
 from harness.records.writer import chunk_number
 
-__all__ = ["Record", "ReplicaSummary", "Summary", "slowest", "summarise"]
+__all__ = ["UNREADABLE", "Record", "ReplicaSummary", "Summary", "slowest", "summarise"]
 
 Query = Callable[[pl.LazyFrame], pl.LazyFrame]
 Table = Literal["samples", "timeline", "gpus"]
-#: What polars makes of a damaged chunk. Its panics are BaseExceptions: nobody else would catch them.
-_BAD_CHUNK = (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError)
+#: What polars makes of a damaged file. Its panics are BaseExceptions: nobody else would catch them.
+UNREADABLE = (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError)
 
 
 class Record:
@@ -85,7 +85,7 @@ class Record:
         quick = {"samples": self._quick_samples}.get(table, getattr(self, table))
         try:
             return query(quick(attempt)).collect()
-        except _BAD_CHUNK:
+        except UNREADABLE:
             getattr(self, table)()
             for path in _chunks(folder):
                 if self._checked.get(path):
@@ -128,7 +128,7 @@ class Record:
         try:
             with path.open("rb") as file:  # by its path, polars takes brackets in a folder's name for a pattern
                 found = pl.read_parquet_schema(file)
-        except _BAD_CHUNK as error:
+        except UNREADABLE as error:
             self._problem(f"{path}: damaged, left out ({_first_line(error)})")
             found = None
         usable = found is not None and _reads(dict(found), schema)
@@ -140,7 +140,7 @@ class Record:
     def _decode(self, path: Path) -> None:
         try:
             pl.read_parquet(path, glob=False)
-        except _BAD_CHUNK as error:
+        except UNREADABLE as error:
             self._problem(f"{path}: damaged, left out ({_first_line(error)})")
             self._checked[path] = False
 

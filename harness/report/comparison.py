@@ -46,6 +46,7 @@ def _sides(found: Comparison) -> Section:
         Column("samples", 0),
         Column("marks"),
     ]
+    acts = next(([one.value for one in row.values] for row in found.figures if row.id == "acts"), [None] * len(found.sides))
     rows = [
         (
             side.name,
@@ -58,12 +59,22 @@ def _sides(found: Comparison) -> Section:
             side.replicas,
             side.gpus,
             side.samples,
-            " ".join([*(["SYNTHETIC"] if side.synthetic else []), *(["IMPORTED"] if side.imported else [])]) or "-",
+            " ".join(
+                [
+                    *(["SYNTHETIC"] if side.synthetic else []),
+                    *(["IMPORTED"] if side.imported else []),
+                    *([f"ACTS {acts[place]:,.0f}"] if acts[place] else []),
+                ]
+            )
+            or "-",
         )
-        for side in found.sides
+        for place, side in enumerate(found.sides)
     ]
     blocks: list[Block] = [Table(columns, rows)]
-    lines: list[tuple[Level, str]] = [("warn", line) for line in found.warnings]
+    lines: list[tuple[Level, str]] = [
+        ("warn", f"{side.name} is {side.verdict}: {'; '.join(side.reasons)}") for side in found.sides if side.reasons
+    ]
+    lines += [("warn", line) for line in found.warnings]
     lines += [("info", line) for line in found.remarks]
     if lines:
         blocks.append(Remarks(lines))
@@ -93,9 +104,9 @@ def _differences(found: Comparison) -> Section:
                 (
                     row.title,
                     row.unit,
-                    row.values[found.baseline].value,
-                    row.values[place].value,
-                    change.difference,
+                    _whole(row, row.values[found.baseline].value),
+                    _whole(row, row.values[place].value),
+                    _whole(row, change.difference),
                     interval,
                     relative,
                     change.told,
@@ -118,13 +129,18 @@ def _figure_table(found: Comparison, rows: Sequence[FigureRow], caption: str) ->
     for row in rows:
         line: list[Cell] = [row.title, row.unit]
         for place, value in enumerate(row.values):
-            line.append(value.value)
+            line.append(_whole(row, value.value))
             change = row.changes[place]
             if place != found.baseline:
                 relative = change.relative if change is not None else None
                 line += [None if relative is None else 100 * relative, (change.told if change is not None else "") or "-"]
         cells.append(line)
     return Table(columns, cells, caption)
+
+
+def _whole(row: FigureRow, value: float | None) -> float | None:
+    """Counts of samples without decimals."""
+    return int(value) if value is not None and row.group == "samples" and value == int(value) else value
 
 
 def _distributions(found: Comparison) -> list[Section]:

@@ -158,7 +158,8 @@ def _effect(effect: Effect) -> list[Block]:
         ]
         window = (
             f"Windows of {effect.window_s:g} s before and after, {number(effect.settle_s)} s between left out; "
-            f"{number(effect.before_n)} and {number(effect.after_n)} samples."
+            f"{number(effect.before_n)} and {number(effect.after_n)} samples. Before and after, not because of: whatever else "
+            "changed in them is in the differences too."
         )
         levels = [_TOLD.get(change.told) for change in effect.changes]
         blocks.append(Table(columns, [_change(change) for change in effect.changes], window, levels))

@@ -42,7 +42,7 @@ _VERDICTS: Final = {"VALID": "good", "EXPLORATION": "", "INVALID": "bad", "CRASH
 
 
 def page(document: Document, tell: Callable[[str], None] = lambda _: None) -> str:
-    body = "\n".join(_part(part, document, tell) for part in document.parts)
+    body = "\n".join(_part(part, tell) for part in document.parts)
     script = _file("page.js")
     colours = (
         f":root {{ color-scheme: light; {css(LIGHT)} }}\n"
@@ -97,7 +97,7 @@ def _contents(document: Document) -> str:
     return f'<nav aria-label="Parts"><ul>{links}</ul></nav>'
 
 
-def _part(part: Part, document: Document, tell: Callable[[str], None]) -> str:
+def _part(part: Part, tell: Callable[[str], None]) -> str:
     verdict = f'<span class="verdict {_VERDICTS.get(part.verdict, "warn")}">{_text(part.verdict)}</span>' if part.verdict else ""
     links = "".join(f'<li><a href="#{_anchor(part, section)}">{_text(section.title)}</a></li>' for section in part.sections)
     lines = [

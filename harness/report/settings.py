@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from harness.analysis.shape import flat
 from harness.report.course import utc
 from harness.report.document import Block, Cell, Column, Folded, Heading, Level, Remarks, Section, Table, Text, short
 from harness.report.gather import Content
@@ -67,16 +68,6 @@ def configuration(content: Content) -> Section:
 def _slots(slots: list[str]) -> str:
     more = f" and {len(slots) - _SLOTS_NAMED} more" if len(slots) > _SLOTS_NAMED else ""
     return ", ".join(slots[:_SLOTS_NAMED]) + more
-
-
-def flat(value: Any, before: str = "") -> dict[str, Any]:
-    """`fleet.nodes` → 4; empty tables stay as they are."""
-    if isinstance(value, dict) and value:
-        found: dict[str, Any] = {}
-        for key, inner in value.items():
-            found |= flat(inner, f"{before}.{key}" if before else str(key))
-        return found
-    return {before: value} if before else {}
 
 
 def told(name: str, value: Any) -> Cell:

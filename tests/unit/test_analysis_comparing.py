@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from made_run import Made, make_run
 
-from harness.analysis.comparing import CannotCompare, Comparison, FigureRow, compare, share_below
+from harness.analysis.comparing import CannotCompare, Comparison, FigureRow, compare
 from harness.analysis.errors import NoSuchAttempt
 from harness.analysis.sides import chosen_attempt
 from harness.records.errors import RecordError
@@ -91,6 +91,18 @@ def test_a_faster_fleet_is_told_better_a_slower_one_worse_and_the_same_one_neith
     assert turned[0].told == "better"
 
 
+def test_more_completed_at_a_higher_target_rate_is_not_called_better(runs: Path, tmp_path: Path) -> None:
+    attempts = read_run(runs / "slower").attempts
+    attempts[0].target_qps *= 2
+    faster = edited(runs, "slower", tmp_path, attempts=attempts)
+    comparison = compare([(Record(runs / "before"), None), (Record(faster), None)])
+    assert any(warning.startswith("target QPS differs") for warning in comparison.warnings)
+    assert {row(comparison, name).better for name in ("completed_qps", "tokens_per_s", "tokens_per_s_gpu")} == {0}
+    slower = row(comparison, "tpot_p50_ms").changes[1]
+    assert slower is not None
+    assert slower.told == "worse"
+
+
 def test_a_percentile_of_too_few_samples_is_not_judged(runs: Path) -> None:
     comparison = side_by_side(runs, "before", "short")
     short = row(comparison, "ttft_p99_ms")
@@ -126,8 +138,9 @@ def test_distributions_lie_over_the_same_edges_and_hold_every_sample(runs: Path)
     assert tpot.limits_ms == [80.0, 80.0]
     median = row(comparison, "tpot_p50_ms").values[0].value
     assert median is not None
-    assert share_below(tpot.cdfs[0], median) == pytest.approx(0.5, abs=0.02)
-    assert share_below(tpot.cdfs[1], median) < 0.01
+    before, after = (np.interp(median, *zip(*cdf, strict=True)) for cdf in tpot.cdfs)
+    assert before == pytest.approx(0.5, abs=0.02)
+    assert after < 0.01
 
 
 def test_only_what_differs_of_the_settings_is_listed(runs: Path, tmp_path: Path) -> None:

@@ -14,8 +14,11 @@ from made_run import BEFORE_S, T0, Made, make_run
 from harness.analysis.drill import Drill
 from harness.analysis.errors import NoSuchAttempt, NoSuchColumn, NoSuchSample
 from harness.analysis.views import BYS, METRICS, Overview, Where
+from harness.records.journal import JournalWriter
+from harness.records.layout import RunFolder
 from harness.records.reader import Record, summarise
 from harness.records.runfile import read_run, write_run
+from harness.wire.control import JournalEntry
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +61,7 @@ def test_a_slow_node_is_named_though_every_limit_holds(slow_node: Drill) -> None
     found = [finding for finding in slow_node.overview().findings if finding.view == "fleet" and finding.by == "node"]
     assert [finding.where for finding in found] == [Where(node="node001")]
     assert "node001 (4 replicas) decodes 60% slower than the fleet" in found[0].text
-    assert "recycle or evict it" in found[0].text
+    assert "recycle it between attempts" in found[0].text
 
 
 def test_failures_come_first_and_rule_out_words_of_head_room(slow_node: Drill) -> None:
@@ -112,6 +115,33 @@ def test_a_client_that_issues_late_is_told_as_such(root: Path) -> None:
     late = [(pl.col(name) + 400_000_000).alias(name) for name in ("issued_ns", "dispatched_ns", "first_ns", "done_ns")]
     rewrite(path, lambda rows: rows.with_columns(late))
     assert "Samples were issued late: schedule lag p99 400" in texts(Drill(Record(path)).overview())
+
+
+def test_a_head_that_stood_still_for_a_moment_is_not_said_to_bound_the_run(root: Path) -> None:
+    path = make_run(root, Made("moment", slow_node=None, seconds=20))
+    then = pl.col("scheduled_ns").is_between(0, 300_000_000)
+    late_ns = then.cast(pl.Int64) * 400_000_000
+    names = ("issued_ns", "dispatched_ns", "first_ns", "done_ns")
+    rewrite(path, lambda rows: rows.with_columns((pl.col(name) + late_ns).alias(name) for name in names))
+    told = texts(Drill(Record(path)).overview())
+    assert "the head, not the replicas, stood still for a moment" in told
+    assert "lower the target QPS" not in told
+
+
+def test_a_slow_decode_is_not_blamed_for_a_broken_limit_of_ttft(root: Path) -> None:
+    made = Made("both", slow_node=1, stall_s=40, ttft_limit_ms=1000.0, tpot_limit_ms=500.0, verdict="INVALID")
+    overview = Drill(Record(make_run(root, made))).overview()
+    assert overview.findings[0].level == "bad"
+    assert [finding.level for finding in overview.findings if "decodes" in finding.text] == ["warn"]
+
+
+def test_what_was_done_to_a_slow_replica_in_the_attempt_stands_beside_the_advice(root: Path) -> None:
+    path = make_run(root, Made("acted"))
+    journal = JournalWriter(RunFolder(path).journal)
+    journal.append(JournalEntry(0, T0 + BEFORE_S + 30, "operator:kim", "act.drain", "node001/gpu2", why="slow", attempt=1))
+    journal.close()
+    (found,) = [finding for finding in Drill(Record(path)).overview().findings if finding.view == "fleet"]
+    assert found.text.endswith("Done in the attempt: drain node001/gpu2 by operator:kim: slow, at 30 s.")
 
 
 def test_loadgens_tokens_are_explained_by_the_straggler_that_its_time_leaves_out(root: Path) -> None:

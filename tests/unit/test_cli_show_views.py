@@ -78,11 +78,19 @@ def test_pages_say_what_a_person_looks_for(capsys: Caught) -> None:
         ("tail", ["slowest 1 %", "replica queue", "node001/gpu0", "prompt length", "lift"]),
         ("fleet", ["16 replicas", "z TPOT", "node003/gpu3"]),
         ("slowest", ["slowest by latency, of all samples", "--sample "]),
-        ("acts", ["0:20  evict node003/gpu3 by kim: slow"]),
+        ("acts", ["0:20  evict node003/gpu3 by kim: slow", "completed QPS 1/s", "before and after, not because of"]),
     ):
         assert main(asked(view)) == 0
         out = capsys.readouterr().out
         assert [text for text in expected if text not in out] == []
+
+
+def test_stretches_shorter_than_a_second_have_times_of_their_own(capsys: Caught) -> None:
+    assert main([*asked("timeline"), "--ticks", "100"]) == 0
+    times = [line.split()[0] for line in capsys.readouterr().out.splitlines() if line.strip()[:2] == "0:" and "█" in line]
+    assert len(times) > 40
+    assert len(set(times)) == len(times)
+    assert all("." in time for time in times)
 
 
 def test_a_tail_is_narrowed_and_grouped_as_asked(capsys: Caught) -> None:

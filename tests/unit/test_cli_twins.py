@@ -199,7 +199,7 @@ def test_twins_start_without_the_screen_library(make_run: MakeRun) -> None:
         ),
         (["--once", "--screen", "sky"], "sky"),
         (["--fps", "3"], "3"),
-        ([], "has ended"),
+        ([], "needs a terminal"),
     ],
 )
 def test_what_does_not_go_together_is_refused_in_words(make_run: MakeRun, capsys: Caught, tokens: list[str], said: str) -> None:

@@ -24,7 +24,8 @@ from harness.records.layout import RunFolder
 from harness.records.reader import Record
 from harness.records.runfile import AttemptRecord, Imported, RunFile, read_run, write_run
 from harness.report.build import document
-from harness.report.document import Chart, Column, number
+from harness.report.comparison import part
+from harness.report.document import Chart, Column, Remarks, Section, Table, number
 from harness.report.drawing import file_png, file_svg, matplotlib_as_ours, page_svg
 from harness.report.gather import gather
 from harness.report.html import page
@@ -349,8 +350,28 @@ def test_several_runs_are_compared_first_and_scale_where_they_differ_in_nodes(tm
         assert min(axes.get_position().height for axes in figure.axes) > 0.06, (
             "no panel is squeezed, also where nobody was flagged"
         )
+    rows = {row[0]: row[2:] for row in _tables(whole.parts[0].sections[1])[0].rows}
+    assert rows["completed"][0] == contents[0].overview.totals["completed"]
+    assert isinstance(rows["completed"][0], int), "counts have no decimals"
     again = document([contents[0], contents[0]])
     assert len({part.id for part in again.parts}) == 2, "the same run twice does not share its anchors"
+
+
+def test_a_comparison_says_why_a_run_is_not_valid_and_that_it_was_acted_on(tmp_path: Path) -> None:
+    from harness.analysis.comparing import compare
+
+    made = [make_run(tmp_path, Made(name=name, nodes=2, per_node=2, seconds=10)) for name in ("well", "acted")]
+    run = read_run(made[1])
+    run.attempts[0].verdict, run.attempts[0].reasons, run.attempts[0].acts = "INVALID", ["an operator's evict touched it"], 1
+    write_run(made[1], run)
+    sides = part(compare([(Record(RunFolder(path)), 1) for path in made]), None).sections[0]
+    assert [row[-1] for row in _tables(sides)[0].rows] == ["SYNTHETIC", "SYNTHETIC ACTS 1"]
+    (remarks,) = [block for block in sides.blocks if isinstance(block, Remarks)]
+    assert remarks.lines[0] == ("warn", "acted is INVALID: an operator's evict touched it")
+
+
+def _tables(section: Section) -> list[Table]:
+    return [block for block in section.blocks if isinstance(block, Table)]
 
 
 # --- where it is written -----------------------------------------------------------------------------------

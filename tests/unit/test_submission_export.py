@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from made_run import Made, make_run
 from submission_kit import ANSWERS, DETAIL, SUMMARY, Submission, add_error, edit_log, make_runs, real_logs, set_times, system_toml
 
 from console.cli import main
@@ -491,6 +492,19 @@ def test_bad_input_is_told_with_what_would_be_right(
         command += [name, value] if name not in command else []
     assert main(command) == 2
     assert says in capsys.readouterr().err
+
+
+def test_a_synthetic_run_without_rules_is_refused_for_both_reasons_and_force_is_said_not_to_help(
+    root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = make_run(root, Made("plain", seconds=2))
+    command = ["export", "mlperf", made.name, "--submitter", "Example", "--system", str(root.parent / "system.toml")]
+    for more in ([], ["--force"]):
+        assert main([*command, *more]) == 1
+        out = capsys.readouterr().out
+        assert "it ran without model.mlperf_name (as in -s model.mlperf_name=gpt-oss-120b)" in out
+        assert "plain:1: its engine is synthetic: no hardware was measured" in out
+        assert "nothing was written: no attempt has a place in the tree, which --force does not change" in out
 
 
 def test_what_a_scorers_command_says_stays_on_its_machine() -> None:
