@@ -36,7 +36,7 @@ from console.cli import (
     tiny_model,
 )
 from console.cli.errors import describe
-from console.cli.output import complain, typed
+from console.cli.output import complain, open_streams, typed
 from console.cli.version import versions_line
 
 EPILOGUE = """\
@@ -108,6 +108,7 @@ def main(tokens: Sequence[str] | None = None) -> int:
     """Runs a command; the exit code. Never raises, save with PACELINE_DEBUG=1."""
     debug = os.environ.get("PACELINE_DEBUG", "") not in ("", "0")
     given = list(tokens) if tokens is not None else sys.argv[1:]
+    open_streams()
     try:
         app = build()
         result = app(given)

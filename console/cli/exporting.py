@@ -11,6 +11,7 @@ from cyclopts import App, Group, Parameter
 from console.cli.errors import NOT_VALID, OK, BadInput
 from console.cli.found import any_run, attempt_of
 from console.cli.output import note, plural, say, say_json, typed
+from console.cli.waiting import ended_in_order
 
 if TYPE_CHECKING:
     from harness.mlperf.submission.candidates import Candidate
@@ -72,7 +73,8 @@ def mlperf(
     if plan.units and (plan.submittable or force):
         check_room(plan, where)
         note(f"writing {where}")
-        written = write_tree(plan, where)
+        with ended_in_order():
+            written = write_tree(plan, where)
     if json:
         say_json(_as_json(plan, written))
     else:
@@ -97,11 +99,7 @@ def describe(
 
     found = draft(Inventory(), any_run(run) if run is not None else None)
     if out is not None:
-        try:
-            with out.open("x", encoding="utf-8") as file:
-                file.write(as_toml(found))
-        except FileExistsError:
-            raise BadInput(f"--out {out}: it is there already; give another name") from None
+        _write_new(out, as_toml(found))
     if json:
         facts = {key: {"value": fact.value, "source": fact.source} for key, fact in found.facts.items()}
         say_json({"facts": facts, "remarks": found.remarks, "out": str(out) if out is not None else None})
@@ -110,6 +108,22 @@ def describe(
     if out is not None:
         note(f"{out}: {plural(len(found.facts), 'key')} known; `{typed(f'system check {out}')}` says what is missing")
     return OK
+
+
+def _write_new(out: Path, text: str) -> None:
+    """All of it or nothing. Raises BadInput."""
+    try:
+        file = out.open("x", encoding="utf-8")
+    except FileExistsError:
+        raise BadInput(f"--out {out}: it is there already; give another name") from None
+    except OSError as error:
+        raise BadInput(f"--out {out}: {error.strerror}; give another place") from error
+    try:
+        with file:
+            file.write(text)
+    except OSError as error:
+        out.unlink(missing_ok=True)
+        raise BadInput(f"--out {out}: {error.strerror}; free some space or give another place") from error
 
 
 def check(file: Annotated[Path, Parameter(help="System description (TOML)")], /, *, json: AsJson = False) -> int:

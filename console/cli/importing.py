@@ -12,6 +12,7 @@ from cyclopts import Parameter
 from console import locations
 from console.cli.errors import OK
 from console.cli.output import note, plural, say, say_json, typed
+from console.cli.waiting import ended_in_order
 
 _QUIET_S = 1.0
 _EVERY_S = 2.0
@@ -36,7 +37,8 @@ def import_(
     """
     from harness.imports.importing import import_run
 
-    made = import_run(path, locations.runs(), name=name, kind=as_, progress=_Progress())
+    with ended_in_order():
+        made = import_run(path, locations.runs(), name=name, kind=as_, progress=_Progress())
     told = made.told
     if json:
         say_json(

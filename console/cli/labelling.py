@@ -10,7 +10,7 @@ from cyclopts import Parameter
 from console import locations
 from console.cli.errors import OK, BadInput
 from console.cli.output import say, say_json
-from harness.records.labels import BadLabel, Labels, change_labels, read_labels, with_note, with_pin, with_tags
+from harness.records.labels import BadLabel, Labels, change_labels, one_line, read_labels, with_note, with_pin, with_tags
 from harness.records.layout import RunFolder, find_run
 
 AsJson = Annotated[bool, Parameter(name="--json", negative="", help="Print the labels as one JSON object")]
@@ -45,6 +45,8 @@ def note(
     if not (clear or text):
         folder = _meant(run)
         return _told(folder, read_labels(folder), json)
+    if text and not one_line(" ".join(text)):  # "$TEXT" of a variable that is not set must not remove a note
+        raise BadInput("note: TEXT is empty; --clear removes the note")
     return _changed(run, lambda labels: with_note(labels, " ".join(text)), json)
 
 

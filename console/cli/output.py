@@ -2,23 +2,48 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import math
+import os
+import re
 import sys
 import time
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, Final
 
 from console.typed import typed as typed
 
+#: What a terminal obeys (but for bold, in which pages have their titles), what turns the direction of its text, and bytes of a
+#: path that are no UTF-8. Records, labels and folders may be anybody's.
+_OBEYED: Final = re.compile("(?!\x1b\\[[01]m)[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+def open_streams() -> None:
+    """stdout and stderr take any text: what their encoding lacks is written as an escape, and where they are closed nothing
+    is written."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 - for as long as the process lives
+        elif isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def harmless(text: str) -> str:
+    """Control characters as they are written in programs, lines as they are."""
+    return _OBEYED.sub(lambda found: repr(found[0])[1:-1], text)
+
 
 def say(text: str = "") -> None:
-    sys.stdout.write(text + "\n")
+    sys.stdout.write(harmless(text) + "\n")
 
 
 def note(text: str) -> None:
-    sys.stderr.write(text + "\n")
-    sys.stderr.flush()
+    with contextlib.suppress(OSError):  # nobody reads it, and the exit code must still tell
+        sys.stderr.write(harmless(text) + "\n")
+        sys.stderr.flush()
 
 
 def complain(text: str) -> None:
@@ -27,7 +52,12 @@ def complain(text: str) -> None:
 
 def say_json(value: Any) -> None:
     """One JSON value. NaN (too few samples for that figure) becomes null: JSON has no NaN."""
-    say(json.dumps(clean(value), indent=2 if sys.stdout.isatty() else None, ensure_ascii=False))
+    sys.stdout.write(json_text(value, indent=2 if sys.stdout.isatty() else None) + "\n")
+
+
+def json_text(value: Any, indent: int | None = None) -> str:
+    text = json.dumps(clean(value), indent=indent, ensure_ascii=False)
+    return _OBEYED.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def plural(n: int, thing: str) -> str:

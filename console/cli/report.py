@@ -148,10 +148,11 @@ def _totals(counted: dict[str, int], attempt: AttemptRecord | None, *, live: boo
     if attempt is None:
         return counted
     totals = {name: max(n, attempt.totals.get(name, 0)) for name, n in counted.items()}
+    open_samples = max(0, totals["issued"] - totals["completed"] - totals["failed"])
     if attempt.state != "ENDED":
-        open_samples = max(0, totals["issued"] - totals["completed"] - totals["failed"])
         return totals | ({"lost": 0, "in_flight": open_samples} if live else {"lost": open_samples})
-    return totals
+    # what only lacks its row, in a chunk that cannot be read, was not lost
+    return totals | {"lost": min(totals["lost"], max(open_samples, attempt.totals.get("lost", 0)))}
 
 
 def verdict_of(run: RunFile, folder: RunFolder, killed: bool = False) -> tuple[str, list[str]]:

@@ -12,6 +12,7 @@ from cyclopts import Parameter
 from console.cli.errors import OK, BadInput
 from console.cli.found import any_run, attempt_of
 from console.cli.output import note, plural, say, say_json
+from console.cli.waiting import ended_in_order
 
 if TYPE_CHECKING:
     from harness.records.layout import RunFolder
@@ -48,7 +49,8 @@ def report(
         raise BadInput("report: --open shows the page, which --format leaves out; add html")
     chosen = [attempt_of(text) for text in runs] or [(any_run(None), None)]
     target = Path(out).expanduser() if out is not None else Path(_default_name(chosen))
-    done = write_report(chosen, target, formats=formats, charts=kinds, tables=tables, replace=replace, tell=_Progress())
+    with ended_in_order():
+        done = write_report(chosen, target, formats=formats, charts=kinds, tables=tables, replace=replace, tell=_Progress())
     for problem in done.problems:
         note(f"record: {problem}")
     _tell(done, as_json=json)

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import functools
+import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,6 +15,7 @@ from cyclopts import Parameter
 from console.cli.errors import NOT_VALID, OK, BadInput
 from console.cli.found import any_run
 from console.cli.output import note, number, say, say_json, table
+from console.cli.waiting import ended_in_order
 from harness.records.layout import RunFolder, at_home
 from harness.records.lock import FolderTaken
 from harness.records.runfile import AttemptRecord, RunFile, read_run
@@ -57,8 +62,9 @@ def score(
     folder, attempt, file = _meant(run, "accuracy")
     spec = _Spec.of(folder, attempt, file)
     work = _work(folder, attempt, spec, dataset, tokenizer, scorers, deadline_s)
-    found = scored(work, spec.mlperf_name)
-    write_score(work.attempt, found)
+    with _alone(work.attempt), ended_in_order():
+        found = scored(work, spec.mlperf_name)
+        write_score(work.attempt, found)
     why = f"{found.metric} {found.score:.4f}"
     verdict = _into_verdict(judging.judge_ended, folder, attempt, "attempt.scored", why, score=found.score, gate=found.gate)
     answers = work.attempt / ANSWERS
@@ -106,8 +112,9 @@ def verify(
         raise BadInput(f"verify: --eos goes with TEST06; attempt {attempt.number} is {test}")
     place = folder.attempt(attempt.number)
     audited = Attempt(place, test, attempt.scenario, spec.eos if eos is None else eos, spec.mlperf_name)
-    found = verified(audited, work, None if official is None else at_home(official))
-    write_compliance(place, found)
+    with _alone(place), ended_in_order():
+        found = verified(audited, work, None if official is None else at_home(official))
+        write_compliance(place, found)
     why = f"{found.test} {'passed' if found.passed else 'not passed'}"
     verdict = _into_verdict(judging.judge_ended, folder, attempt, "attempt.verified", why, passed=found.passed)
     if json:
@@ -125,6 +132,22 @@ def _into_verdict(judge: Any, folder: RunFolder, attempt: AttemptRecord, what: s
     except FolderTaken:
         note(f"{folder.name} is still going on: the verdict of attempt {attempt.number} takes this up when it ends")
         return attempt.verdict
+
+
+@contextlib.contextmanager
+def _alone(attempt: Path) -> Iterator[None]:
+    """Two at once would read each other's answers and scores. Raises BadInput."""
+    if not attempt.is_dir():
+        yield  # what is missing is told by who looks for it
+        return
+    handle = os.open(attempt, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    except BlockingIOError:
+        raise BadInput(f"{attempt}: another process scores or verifies it; try again when that has ended") from None
+    finally:
+        os.close(handle)
 
 
 # --- what is meant ------------------------------------------------------------------------------------------

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import difflib
+import math
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
@@ -9,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 from cyclopts import Parameter
 
 from console.cli.errors import OK, BadInput
-from console.cli.found import any_run
-from console.cli.output import note, say_json
+from console.cli.found import any_run, attempt_of
+from console.cli.output import note, say_json, typed
 from console.cli.waiting import told_if_slow
 
 if TYPE_CHECKING:
@@ -130,11 +132,13 @@ def show(
     _check_numbers(top, span_s, window_s, ticks)
     if named == "fleet" and by not in (None, "replica", "node"):
         raise BadInput(f"show: --view fleet takes --by replica or node, not {by}")
-    folder = any_run(run)
+    _check_narrowed(narrowed)
+    folder, attempt = _meant(run, attempt)
     if named is None:
         return _whole(folder, attempt, explain=explain, as_json=json)
     with told_if_slow(f"reading the record of {folder.name}"):
         drill = _drill(folder, attempt)
+        _check_place(drill, narrowed)
         asked = Asked(
             metric=metric, by=by, over_limit=over_limit, where=narrowed.where(), top=top, at_unix=_moment(at, drill),
             span_s=span_s or 5.0, process=process, window_s=window_s, ticks=ticks or (120 if json or csv else 40),
@@ -164,7 +168,39 @@ def _check(named: str | None, view: str | None, given: list[str], narrowed: Narr
 def _check_numbers(top: int | None, span_s: float | None, window_s: float | None, ticks: int | None) -> None:
     for option, value in (("--top", top), ("--span-s", span_s), ("--window-s", window_s), ("--ticks", ticks)):
         if value is not None and not 0 < value < 1e9:
-            raise BadInput(f"show: {option} {value:g} must be more than 0")
+            raise BadInput(f"show: {option} {value:g} must be more than 0 and less than 1e9")
+
+
+def _check_narrowed(narrowed: Narrowed) -> None:
+    """That each range has something in it."""
+    given = vars(narrowed)
+    for name in ("from_s", "to_s"):
+        if given[name] is not None and not math.isfinite(given[name]):
+            raise BadInput(f"show: --{name.replace('_', '-')} {given[name]} is not a number of seconds, as in 90 or 12.5")
+    for start, end in (("from_s", "to_s"), *((f"{what}_from", f"{what}_to") for what in ("prompt", "output", "tries"))):
+        if given[start] is not None and given[end] is not None and given[start] >= given[end]:
+            said = f"--{start.replace('_', '-')} {given[start]} --{end.replace('_', '-')} {given[end]}"
+            raise BadInput(f"show: {said} leaves nothing: the second must be larger")
+
+
+def _check_place(drill: Drill, narrowed: Narrowed) -> None:
+    """A name without samples is most often a slip."""
+    for option, value, known in (("--slot", narrowed.slot, drill.table.slots), ("--node", narrowed.node, drill.table.nodes)):
+        if value is None or value in known or not known:
+            continue
+        near = difflib.get_close_matches(value, known, n=1)
+        meant = f"; did you mean {near[0]}?" if near else f"; those that have are listed by `{typed('show RUN --view fleet')}`"
+        raise BadInput(f"show: {option} {value!r} has no sample in attempt {drill.number}{meant}")
+
+
+def _meant(run: str | None, attempt: int | None) -> tuple[RunFolder, int | None]:
+    """RUN:2 is attempt 2 here as it is elsewhere."""
+    if run is None:
+        return any_run(run), attempt
+    folder, number = attempt_of(run)
+    if None not in (number, attempt) and number != attempt:
+        raise BadInput(f"show: {run} is attempt {number}, and --attempt says {attempt}; give one of them")
+    return folder, number if attempt is None else attempt
 
 
 def _drill(folder: RunFolder, attempt: int | None) -> Drill:
@@ -178,7 +214,7 @@ def _moment(text: str | None, drill: Drill) -> float:
     """Unix time of `--at`."""
     if text is None:
         return 0.0
-    clock = re.fullmatch(r"(?:(\d+):)?(\d+):(\d{1,2}(?:\.\d+)?)", text.strip())
+    clock = re.fullmatch(r"(?:(\d+):)?(\d+):([0-5]?\d(?:\.\d+)?)", text.strip())
     if clock is not None:
         offset_s = int(clock[1] or 0) * 3600 + int(clock[2]) * 60 + float(clock[3])
     else:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import os
 import shutil
 import signal
@@ -21,7 +20,7 @@ from typing import Any, Final, Literal
 
 from console.cli import pages
 from console.cli.errors import NOT_VALID, OK, BadInput, exit_code_of
-from console.cli.output import clean, note, say, say_json, typed
+from console.cli.output import json_text, note, say, say_json, typed
 from console.cli.page import Page
 from console.feeds.base import Feed, NoFeed
 from console.feeds.head import HeadFeed
@@ -235,7 +234,7 @@ def follow_json(folder: RunFolder, wanted: Wanted) -> int:
         if series := found.get("series"):
             found["series"] = [row for row in series if row["unix"] > told_unix]
             told_unix = max(told_unix, series[-1]["unix"])
-        say(json.dumps(clean(_object(run, wanted, found)), ensure_ascii=False, allow_nan=False))
+        sys.stdout.write(json_text(_object(run, wanted, found)) + "\n")
         sys.stdout.flush()
 
     return asyncio.run(_follow(folder, tell, FOLLOW_EVERY_S))

@@ -1,11 +1,13 @@
-"""Saying on stderr what takes so long, and nothing when it does not."""
+"""What takes long: said on stderr, and ended in order when somebody ends it."""
 
 from __future__ import annotations
 
 import contextlib
+import signal
 import threading
 from collections.abc import Iterator
-from typing import Final
+from types import FrameType
+from typing import Final, NoReturn
 
 from console.cli.output import note
 
@@ -22,3 +24,23 @@ def told_if_slow(what: str, after_s: float | None = None) -> Iterator[None]:
         yield
     finally:
         timer.cancel()
+
+
+@contextlib.contextmanager
+def ended_in_order() -> Iterator[None]:
+    """SIGTERM and SIGHUP end the block as Ctrl-C does: what it has begun to write is taken away again."""
+    if threading.current_thread() is not threading.main_thread():  # only that one may set handlers
+        yield
+        return
+    numbers = [one for one in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(one) == signal.SIG_DFL]
+    for number in numbers:
+        signal.signal(number, _end)
+    try:
+        yield
+    finally:
+        for number in numbers:
+            signal.signal(number, signal.SIG_DFL)
+
+
+def _end(number: int, _: FrameType | None) -> NoReturn:
+    raise SystemExit(128 + number)

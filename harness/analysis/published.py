@@ -9,7 +9,10 @@ from typing import Final
 
 import msgspec
 
+from harness.records.files import read_plain
+
 SHIPPED: Final = Path(__file__).parent / "published.toml"
+_MOST_BYTES: Final = 4 << 20
 
 
 class ReferencePoint(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -47,8 +50,7 @@ def shipped() -> list[ReferenceSet]:
 def read_references(path: Path) -> list[ReferenceSet]:
     """Raises BadReference."""
     try:
-        content = path.read_bytes()
-        found = msgspec.convert(tomllib.loads(content.decode("utf-8")), _File)
+        found = msgspec.convert(tomllib.loads(read_plain(path, _MOST_BYTES).decode("utf-8")), _File)
     except OSError as error:
         raise BadReference(f"{path}: cannot be read: {error.strerror or error}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:

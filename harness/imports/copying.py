@@ -28,9 +28,16 @@ _DAMAGED = (tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, EO
 
 def is_archive(path: Path) -> bool:
     try:
-        return path.is_file() and (zipfile.is_zipfile(path) or tarfile.is_tarfile(path))
+        return path.is_file() and (zipfile.is_zipfile(path) or (_begins_as_tar(path) and tarfile.is_tarfile(path)))
     except (OSError, *_DAMAGED):
         return False
+
+
+def _begins_as_tar(path: Path) -> bool:
+    """Without it the reader of .xz looks for the first byte that is not 0, in a huge file for hours."""
+    with path.open("rb") as file:
+        start = file.read(512)
+    return start.startswith((b"\x1f\x8b", b"BZh", b"\xfd7zXZ")) or start[257:262] == b"ustar"
 
 
 def copy_file(source: Path, target: Path, progress: Progress) -> None:

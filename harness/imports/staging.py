@@ -29,11 +29,15 @@ class Staging:
     """Context manager. `run` becomes the run's folder, `unpacked` is for archives and goes away."""
 
     def __init__(self, root: Path) -> None:
-        """Raises OSError."""
+        """Raises ImportProblem, OSError."""
         self.root = root
-        root.mkdir(parents=True, exist_ok=True)
-        _sweep(root)
-        self._base = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=root))
+        try:
+            root.mkdir(parents=True, exist_ok=True)
+            _sweep(root)
+            self._base = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=root))
+        except OSError as error:
+            why = "it is a file" if root.is_file() else error.strerror
+            raise ImportProblem(f"{root}: runs cannot be put there: {why}; set PACELINE_RUNS to another folder") from error
         self._handle = os.open(self._base / _ALIVE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         self.run = RunFolder(self._base / "run")

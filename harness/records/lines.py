@@ -11,6 +11,7 @@ import os
 from pathlib import Path
 
 from harness.records.errors import RecordError
+from harness.records.files import read_plain
 
 
 class LineFile:
@@ -51,7 +52,7 @@ class LineFile:
 def read_lines(path: Path) -> tuple[list[bytes], bytes]:
     """Whole lines, and what follows the last newline. A missing file has none. Raises RecordError."""
     try:
-        content = path.read_bytes()
+        content = read_plain(path)
     except FileNotFoundError:
         return [], b""
     except OSError as error:

@@ -18,6 +18,7 @@ import polars as pl
 
 from harness.records.columns import ADDED_LATER, GPU_SCHEMA, SAMPLE_SCHEMA, TIMELINE_SCHEMA, TIMES, with_times
 from harness.records.errors import RecordError
+from harness.records.files import open_plain
 from harness.records.journal import Journal, read_journal
 from harness.records.layout import RunFolder
 from harness.records.runfile import AttemptRecord, RunFile, read_run
@@ -114,7 +115,7 @@ class Record:
     def _marked(self, path: Path, schema: pl.Schema) -> bool:
         """Cheap: begins and ends as parquet does. Anything else goes through the closer look, which names the trouble."""
         if path not in self._checked:
-            with contextlib.suppress(OSError), path.open("rb") as file:
+            with contextlib.suppress(OSError), open_plain(path) as file:
                 start = file.read(4)
                 file.seek(max(0, os.fstat(file.fileno()).st_size - 4))
                 if start == file.read(4) == b"PAR1":
@@ -126,7 +127,7 @@ class Record:
         if known is not None:
             return known
         try:
-            with path.open("rb") as file:  # by its path, polars takes brackets in a folder's name for a pattern
+            with open_plain(path) as file:  # by its path, polars takes brackets in a folder's name for a pattern
                 found = pl.read_parquet_schema(file)
         except UNREADABLE as error:
             self._problem(f"{path}: damaged, left out ({_first_line(error)})")

@@ -5,6 +5,7 @@ Numbers that do not exist (a percentile without samples) are null in the file an
 
 from __future__ import annotations
 
+import re
 import time
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,13 @@ from typing import Any
 import msgspec
 
 from harness.records.errors import RecordError
-from harness.records.files import write_atomically
+from harness.records.files import read_plain, write_atomically
 from harness.wire import control
 
 __all__ = ["AttemptRecord", "HeadEpoch", "Imported", "RunFile", "read_run", "write_atomically", "write_run"]
+
+#: How Python spells bytes of a path that are no UTF-8.
+NOT_UTF8 = re.compile("[\ud800-\udfff]")
 
 #: min, avg, p50, p90, p95, p99, p99_9, max in milliseconds.
 Latencies = dict[str, float | None]
@@ -46,7 +50,7 @@ class Imported(msgspec.Struct):
 
     kind: str  # loadgen, endpoints
     source: str  # path as given
-    unix: float
+    unix: control.Unix
     read: list[str]
     missing: list[str]
 
@@ -58,8 +62,8 @@ class RunFile(msgspec.Struct, kw_only=True):
     synthetic: bool
     versions: dict[str, str] = {}
     host: str = ""
-    started_unix: float = 0.0
-    ended_unix: float = 0.0  # 0 = still going, or killed
+    started_unix: control.Unix = 0.0
+    ended_unix: control.Unix = 0.0  # 0 = still going, or killed
     head_epochs: list[HeadEpoch] = []
     attempts: list[AttemptRecord] = []
     verdict: str = ""
@@ -81,11 +85,13 @@ def read_run(folder: Path) -> RunFile:
     """Raises RecordError, which says what is wrong with the file; nothing else, whatever the bytes."""
     path = folder / "run.json"
     try:
-        content = path.read_bytes()
+        content = read_plain(path)
     except OSError as error:
         raise RecordError.from_os(path, "read", error) from error
     if not content.strip():
         raise RecordError(path, "is empty")
+    if (found := NOT_UTF8.search(str(path))) is not None:
+        raise RecordError(path, f"its path is not UTF-8 (at {found[0]!r}), as tables need it; rename that folder")
     try:
         return _decoder.decode(content)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

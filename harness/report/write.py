@@ -56,8 +56,11 @@ def write_report(
     if not 1 <= len(runs) <= MOST:
         raise ReportRefused(f"a report is of 1 to {MOST} runs; {len(runs)} given")
     _check_place(out, replace)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    aside = Path(tempfile.mkdtemp(prefix=".report-", dir=out.parent))  # first, so that a full or closed disk is known at once
+    try:  # first, so that a full or closed disk is known at once
+        out.parent.mkdir(parents=True, exist_ok=True)
+        aside = Path(tempfile.mkdtemp(prefix=".report-", dir=out.parent))
+    except OSError as error:
+        raise ReportRefused(f"{out}: no report can be written there: {error.strerror}; name another folder") from error
     try:
         contents = [gather(folder, attempt, tell) for folder, attempt in runs]
         compared = _compared(contents, tell)

@@ -6,7 +6,7 @@ default. Times are durations or wall-clock seconds (`*_unix`); monotonic clocks 
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -14,6 +14,9 @@ from harness.wire.clusterview import ClusterView
 from harness.wire.frames import Codec
 from harness.wire.gpus import GpuView
 from harness.wire.inquiry import Answer, Question
+
+#: A wall clock that calendars have: what is read from a damaged file is refused there, not when it is to be shown.
+Unix = Annotated[float, msgspec.Meta(ge=0.0, lt=253_402_300_800.0)]
 
 
 class _Message(msgspec.Struct, tag=True, omit_defaults=True):
@@ -228,7 +231,7 @@ class JournalEntry(_Message):
     """Something that happened: a transition, an operator's act, a flag. Also a line of journal.jsonl."""
 
     seq: int
-    unix: float
+    unix: Unix
     who: str  # "head", "worker:NAME", "operator:NAME", "policy"
     what: str  # short verb phrase: "replica.state", "run.phase", "act.evict", "attempt.start", "straggler.slow"
     subject: str = ""  # slot, attempt or run
@@ -273,8 +276,8 @@ class AttemptInfo(msgspec.Struct, omit_defaults=True):
     scenario: str
     target_qps: float
     epoch: int
-    started_unix: float = 0.0
-    ended_unix: float = 0.0
+    started_unix: Unix = 0.0
+    ended_unix: Unix = 0.0
     state: str = ""  # STARTING, then the driver's phase (loading, issuing, draining, …), ENDED
     verdict: str = ""
     reasons: list[str] = []

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
+import shlex
+import subprocess
+import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -128,3 +134,40 @@ def test_a_run_without_right_answers_or_tokenizer_says_which_option_names_them(f
         code, _, complained = typed("score")
         assert (code, said in complained) == (2, True), complained
     assert typed("score", "--dataset", str(folder.path.parent / "truths.jsonl"), "--tokenizer", str(tokenizer_file()))[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("printed", "score"), [("61.2", 61.2), ("np.float64(61.2)}", 61.2), ("6.12e1, done.", 61.2), ("1e9", None), ("50abc", None)]
+)
+def test_a_printed_score_is_read_as_a_whole(folder: RunFolder, typed: Typed, printed: str, score: float | None) -> None:
+    program = shlex.join([sys.executable, "-c", f"print({f'exact_match: {printed}'!r})"])
+    code, told, _ = typed("score", "--scorer", f"all={program}", "--json")
+    assert code == (0 if score is not None else 2)
+    assert score is None or told["score"] == pytest.approx(score)
+
+
+def test_answers_are_scored_by_one_at_a_time(folder: RunFolder, typed: Typed) -> None:
+    handle = os.open(folder.attempt(2), os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        code, _, told = typed("score")
+        assert (code, "another process scores or verifies it" in told) == (2, True)
+        assert not (folder.attempt(2) / "accuracy.json").exists()
+    finally:
+        os.close(handle)
+    assert typed("score")[0] == 0
+
+
+def test_ending_a_score_ends_its_program(folder: RunFolder, tmp_path: Path) -> None:
+    started = tmp_path / "started"
+    program = shlex.join(["sh", "-c", f"echo $$ > {started}; exec sleep 60"])
+    process = subprocess.Popen(
+        [sys.executable, "-m", "console.cli", "score", "--scorer", f"all={program}"], stderr=subprocess.DEVNULL
+    )
+    while not started.exists() or not started.read_text().strip():
+        assert process.poll() is None
+        time.sleep(0.02)
+    process.terminate()
+    assert process.wait(30) == 143
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(started.read_text()), 0)

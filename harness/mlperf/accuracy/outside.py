@@ -22,7 +22,10 @@ from harness.mlperf.accuracy.errors import ScoringError
 #: The name that stands for all subsets at once: an official script that scores the whole log.
 ALL: Final = "all"
 _PERCENT: Final = ("exact_match", "accuracy", "score", "pass@1")
-_PRINTED: Final = re.compile(r"""['"]?exact_match['"]?\s{0,8}[:=]\s{0,8}([0-9]+(?:\.[0-9]+)?)""")
+#: A whole number, as numpy prints it too: of 1e9 the 1 alone would be a score.
+_PRINTED: Final = re.compile(
+    r"""['"]?exact_match['"]?\s{0,8}[:=]\s{0,8}(?:np\.float\d\d\()?([0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?)(?!\w|\.[0-9])"""
+)
 
 
 @dataclass(frozen=True, slots=True)

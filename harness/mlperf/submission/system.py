@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from harness.records.files import read_plain
+
 #: Every key of the JSON, in its order, and what it wants. Those of NEEDED may not be empty.
 FIELDS: Final[Mapping[str, str]] = {
     "division": "closed or open; left empty, export fills it in",
@@ -72,6 +74,7 @@ MEASUREMENTS: Final[Mapping[str, str]] = {
 _STATUS = ("available", "preview", "rdi")
 _SYSTEM_TYPES = ("datacenter", "datacenter,edge", "edge,datacenter")
 _FILLED_IN = ("division", "submitter")
+_MOST_BYTES: Final = 4 << 20
 
 
 class SystemFileError(Exception):
@@ -101,13 +104,12 @@ class SystemDescription:
 def read_system(path: Path) -> SystemDescription:
     """Raises SystemFileError."""
     try:
-        with path.open("rb") as file:
-            table = tomllib.load(file)
+        table = tomllib.loads(read_plain(path, _MOST_BYTES).decode("utf-8"))
     except OSError as error:
         raise SystemFileError(
             f"{path}: {error.strerror}; `paceline system describe --out {path.name}` drafts such a file"
         ) from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise SystemFileError(f"{path}: is not TOML: {error}") from None
     measurements, extra = table.pop("measurements", {}), table.pop("extra", {})
     if not isinstance(measurements, dict) or not isinstance(extra, dict):
