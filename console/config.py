@@ -102,7 +102,7 @@ def keymap(wanted: dict[str, Any]) -> tuple[dict[str, str], list[str]]:
             problems.append(f"keys.{name}: no such action" + (f"; did you mean {near[0]}?" if near else ""))
         elif not isinstance(keys, str) or not all(part.strip() for part in keys.split(",")):
             problems.append(f"keys.{name} = {keys!r} must be key names with commas between them, such as 'ctrl+k'")
-        elif wrong := next(filter(None, (_not_a_key(part.strip()) for part in keys.split(","))), ""):
+        elif wrong := next(filter(None, (_not_a_key(part.strip(), BY_ID[name]) for part in keys.split(","))), ""):
             problems.append(f"keys.{name}: {wrong}")
         else:
             good[name] = ",".join(dict.fromkeys(_normal(part.strip()) for part in keys.split(",")))
@@ -118,10 +118,10 @@ def _normal(key: str) -> str:
     return next(iter(Binding.make_bindings([Binding(key, "")]))).key
 
 
-def _not_a_key(key: str) -> str:
-    """Why no terminal sends this, or why it is not to be had; empty when it is a key."""
+def _not_a_key(key: str, action: Action) -> str:
+    """Why no terminal sends this, or why it cannot be had; empty when it is a key. What an action has as shipped, it may keep."""
     *modifiers, base = key.split("+") if len(key) > 1 else [key]
-    if _normal(key) in RESERVED:
+    if _normal(key) in RESERVED and _normal(key) not in action.keys.split(","):
         return f"{key!r} belongs to text fields and to leaving"
     if len(base) == 1:  # some signs have a name that Textual cannot read again
         readable = base.isascii() or key_to_character(_normal(base)) == base

@@ -17,15 +17,6 @@ if TYPE_CHECKING:
     from harness.analysis.definitions import Definition
     from harness.analysis.scaling import Beside, ScaledRun, ScaleGroup, Scaling
 
-SCALING_FIGURES: Final = (
-    "tokens_per_s",
-    "tokens_per_s_node",
-    "tokens_per_s_gpu",
-    "completed_qps",
-    "efficiency",
-    "ttft_p99_ms",
-    "tpot_p99_ms",
-)
 #: Up to so many columns of runs, each figure has its interval beside it.
 _WITH_INTERVALS: Final = 3
 _LONGEST_VALUE: Final = 40

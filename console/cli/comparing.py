@@ -80,7 +80,7 @@ def scaling(
     from console.cli import compared
     from console.cli.view_words import explained, plain, say_csv, say_definitions
     from harness.analysis.published import read_references, shipped
-    from harness.analysis.scaling import rows_of
+    from harness.analysis.scaling import FIGURES, rows_of
     from harness.analysis.scaling import scaling as scale
     from harness.records.layout import list_runs
 
@@ -88,7 +88,7 @@ def scaling(
     folders = [any_run(run) for run in runs] if runs else list_runs(locations.runs())
     with told_if_slow(f"reading {len(folders):,} runs"):
         found = scale({folder.path: folder for folder in folders}.values(), references)
-    definitions = explained(compared.SCALING_FIGURES) if explain else []
+    definitions = explained(FIGURES) if explain else []
     if json:
         say_json(plain(found) | ({"definitions": definitions} if explain else {}))
     elif csv:

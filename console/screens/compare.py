@@ -28,7 +28,7 @@ from console.widgets.listing import LinesPane
 if TYPE_CHECKING:
     from harness.analysis.comparing import Comparison
 
-_FOOTER: Final = ("next_view", "baseline", "metric", "curves", "definitions", "back", "export", "help", "leave")
+_FOOTER: Final = ("view_next", "baseline", "metric", "curves", "definitions", "back", "export", "help", "leave")
 
 
 class _Left(Exception):
@@ -116,9 +116,14 @@ class CompareScreen(LinesKeys, PaintedScreen):
             remarks = "; ".join(pane.found.remarks)
             self.query_one("#about", AboutLine).say(about(pane.found, pane.row) or remarks)
 
-    def action_next_view(self) -> None:
-        pane = self.pane
-        pane.choose(VIEWS[(VIEWS.index(pane.view) + 1) % len(VIEWS)])
+    def action_view_next(self) -> None:
+        self._view(1)
+
+    def action_view_before(self) -> None:
+        self._view(-1)
+
+    def _view(self, way: int) -> None:
+        self.pane.choose(VIEWS[(VIEWS.index(self.pane.view) + way) % len(VIEWS)])
         self._show()
 
     def action_metric(self) -> None:
@@ -159,6 +164,10 @@ class CompareScreen(LinesKeys, PaintedScreen):
                 *(row.id for row in found.figures),
             ]
             self.app.push_screen(DefinitionsScreen("What these figures are", ids))
+
+    def action_copy(self) -> None:
+        if (found := self.pane.found) is not None and (words := about(found, self.pane.row)):
+            self.console_app.copy(words, "row")
 
     def action_back(self) -> None:
         self.app.pop_screen()

@@ -16,7 +16,7 @@ from textual.widgets import Static
 if TYPE_CHECKING:
     from harness.analysis.definitions import Definition
 
-_LEAST_WIDTH: Final = 40
+_LEAST_WIDTH: Final = 24
 _LABEL: Final = 9
 
 

@@ -22,20 +22,12 @@ from console.widgets.header import HeaderLine
 from console.widgets.launching import AboutLine
 from console.widgets.listing import LinesPane
 from console.widgets.scaling import ScalingPane
+from harness.analysis.scaling import FIGURES
 
 if TYPE_CHECKING:
     from harness.analysis.scaling import Scaling
 
 _FOOTER: Final = ("open", "definitions", "back", "export", "help", "leave")
-_FIGURES: Final = (
-    "tokens_per_s",
-    "tokens_per_s_node",
-    "tokens_per_s_gpu",
-    "completed_qps",
-    "efficiency",
-    "ttft_p99_ms",
-    "tpot_p99_ms",
-)
 
 
 class ScalingScreen(LinesKeys, PaintedScreen):
@@ -120,7 +112,11 @@ class ScalingScreen(LinesKeys, PaintedScreen):
         self.action_open()
 
     def action_definitions(self) -> None:
-        self.app.push_screen(DefinitionsScreen("What these figures are", _FIGURES))
+        self.app.push_screen(DefinitionsScreen("What these figures are", FIGURES))
+
+    def action_copy(self) -> None:
+        if self.pane.current is not None:
+            self.console_app.copy(self.about.text, "row")
 
     def action_back(self) -> None:
         self.app.pop_screen()

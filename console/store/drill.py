@@ -13,8 +13,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, cast, get_args
 
+from console.memory import give_back
 from console.store.words import BadFilter, checked, words_of
-from harness.analysis.views import BYS, METRICS, By, FleetRow, Metric, Where
+from harness.analysis.views import BYS, CALLED, METRICS, By, FleetRow, Metric, Where
 from harness.records.errors import RecordError
 
 if TYPE_CHECKING:
@@ -26,7 +27,6 @@ View = Literal["verdict", "timeline", "distributions", "tail", "fleet", "slowest
 VIEWS: Final[tuple[View, ...]] = get_args(View)
 EVERYWHERE: Final = Where()
 FleetBy = Literal["replica", "node"]
-NAMES: Final[dict[Metric, str]] = {"ttft": "TTFT", "tpot": "TPOT", "latency": "latency"}
 SLOWEST: Final = 200
 TICKS: Final = 120
 AROUND_S: Final = 5.0  # log lines from so long before a moment until so long after it
@@ -94,20 +94,6 @@ class Choice:
         return replace(self, by=BYS[(BYS.index(self.by) + 1) % len(BYS)])
 
 
-def narrowed(where: Where, more: Where) -> Where:
-    """Both: names of the second, the tighter of two bounds."""
-
-    def tighter(low: float | None, other: float | None, pick: Callable[[float, float], float]) -> float | None:
-        return other if low is None else low if other is None else pick(low, other)
-
-    bounds: dict[str, Any] = {"slot": more.slot or where.slot, "node": more.node or where.node}
-    for name in ("from_s", "prompt_from", "output_from", "tries_from"):
-        bounds[name] = tighter(getattr(where, name), getattr(more, name), max)
-    for name in ("to_s", "prompt_to", "output_to", "tries_to"):
-        bounds[name] = tighter(getattr(where, name), getattr(more, name), min)
-    return Where(**bounds)
-
-
 # --- the record --------------------------------------------------------------------------------------------
 
 
@@ -126,6 +112,7 @@ class DrillStore:
     _drill: Drill | None = None
     _asked: set[Ask] = field(default_factory=set)
     _turn: threading.Lock = field(default_factory=threading.Lock)
+    _closed: bool = False
 
     def known(self, ask: Ask) -> Any:
         """The answer, None while it is not there."""
@@ -147,12 +134,13 @@ class DrillStore:
         return True
 
     def _read(self, ask: Ask) -> None:
-        import polars as pl
-
         from harness.analysis.errors import NoSuchAttempt, NoSuchColumn, NoSuchSample
+        from harness.records.reader import UNREADABLE
 
-        known = (RecordError, NoSuchAttempt, NoSuchSample, NoSuchColumn, OSError, pl.exceptions.PolarsError)
+        known = (RecordError, NoSuchAttempt, NoSuchSample, NoSuchColumn, *UNREADABLE)
         with self._turn:
+            if self._closed:
+                return
             try:
                 drill = self._open()
                 answer = getattr(drill, ask.name)(**dict(ask.given))
@@ -160,8 +148,14 @@ class DrillStore:
                 self.failures[ask] = str(problem).splitlines()[0] if str(problem) else type(problem).__name__
             else:
                 self.answers[ask] = answer
-            if self._drill is not None:
-                self.problems = list(self._drill.problems)
+            if self._drill is not None:  # what is wrong stands at the end, and there is little room
+                self.problems = [text.replace(f"{self.path}/", "") for text in self._drill.problems]
+
+    def close(self) -> None:
+        """Samples are given back now, not when the collector comes round to them: 2.4 million of them are 300 MB."""
+        self._closed, self._drill = True, None
+        self.answers.clear()
+        give_back()
 
     def _open(self) -> Drill:
         if self._drill is None:
@@ -246,7 +240,7 @@ def fleet_rows(rows: list[FleetRow], choice: Choice) -> list[FleetRow]:
 
 def tail_words(tail: Tail) -> list[str]:
     """Which samples it is, as parts of a line."""
-    words = [f"{NAMES[tail.metric]} {tail.rule}"]
+    words = [f"{CALLED[tail.metric]} {tail.rule}"]
     if tail.threshold_ms is not None and "limit" not in tail.rule:
-        words.append(f"from {tail.threshold_ms:,.4g} ms on")
+        words.append(f"from {tail.threshold_ms:,.{0 if tail.threshold_ms >= 1000 else 1}f} ms on")
     return [*words, f"{tail.tail_n:,d} of {tail.n:,d}"]

@@ -112,13 +112,11 @@ def _journal(folder: RunFolder) -> list[JournalEntry]:
 
 def summary_of(path: Path, attempt: int) -> ByReplica:
     """Blocking: reads every sample of the attempt (half a second for 2.4 million). Slowest TPOT p99 first."""
-    import polars as pl
-
-    from harness.records.reader import Record, summarise
+    from harness.records.reader import UNREADABLE, Record, summarise
 
     record = Record(path)
     try:
         summary = summarise(record, attempt)
-    except (RecordError, OSError, pl.exceptions.PolarsError) as error:
+    except (RecordError, *UNREADABLE) as error:
         return ByReplica(attempt, problems=[*record.problems, str(error).splitlines()[0]])
     return ByReplica(attempt, sorted(summary.replicas, key=lambda row: -(row.tpot_p99_ms or 0.0)), list(record.problems))

@@ -19,7 +19,8 @@ from console.widgets.listing import LinesPane
 from console.widgets.paint import Paint, Run, strip_of
 
 if TYPE_CHECKING:
-    from harness.analysis.comparing import Change, Comparison, ConfigRow, FigureRow, Overlay
+    from harness.analysis.comparing import Change, Comparison, FigureRow, Overlay
+    from harness.analysis.settings import ConfigRow
     from harness.analysis.sides import Measured
 
 View = Literal["figures", "distributions", "settings"]
@@ -148,8 +149,8 @@ class ComparePane(LinesPane):
 
     def shown(self, width: int) -> tuple[int, int, list[int]]:
         """Width of the names, width of a column, and which sides are shown."""
-        name = 26 if width >= 110 else 19
         order = self.order()
+        name = 26 if width >= 110 or 28 + len(order) * _LEAST <= width else 19
         fit = max(2, (width - name - 2) // _LEAST)
         beside = order[1:]
         last = max(0, len(beside) - (fit - 1))
@@ -196,7 +197,7 @@ class ComparePane(LinesPane):
             titles += [
                 (f"{at + 1} ", ink.style(INKS[at % len(INKS)])),
                 (mark, ink.muted),
-                (fmt.middle(side.name, each - 4 - len(mark)).ljust(each - 2 - len(mark)), ink.bold),
+                (fmt.pad(fmt.middle(side.name, each - 4 - len(mark)), each - 2 - len(mark)), ink.bold),
             ]
             style = {"VALID": ink.good, "INVALID": ink.bad, "CRASHED": ink.bad}.get(side.verdict, ink.warn)
             fake = "synthetic " if side.synthetic else ""
@@ -220,9 +221,9 @@ class ComparePane(LinesPane):
             base = one.values[order[0]]
             for side in order:
                 text = fmt.UNKNOWN if one.values[side] is None else str(one.values[side])
-                runs.append((fmt.clip(text, each - 2).ljust(each), ink.plain if one.values[side] == base else ink.warn))
+                runs.append((fmt.pad(fmt.clip(text, each - 2), each), ink.plain if one.values[side] == base else ink.warn))
         else:
-            runs.append((fmt.clip(one.title, name).ljust(name + 1), ink.muted))
+            runs.append((fmt.middle(one.title, name).ljust(name + 1), ink.muted))
             for side in order:
                 runs += self._cell(one, side, each, ink)
         return strip_of(runs, width, ink.cursor if chosen else None)

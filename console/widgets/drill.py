@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import bisect
+import itertools
 import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 
 from rich.style import Style
+from textual import events
+from textual.message import Message
 from textual.strip import Strip
 
 from console.actions import BY_ID
-from console.store.drill import VIEWS, Choice
+from console.store.drill import VIEWS, Choice, View
 from console.widgets import fmt
 from console.widgets.listing import LinesPane
 from console.widgets.paint import Paint, Painted, Run, fitting, size_of, spread, strip_of
@@ -35,7 +39,7 @@ class Column:
 
     def fit(self, text: str) -> str:
         text = fmt.clip(text, self.width if self.right else self.width - 1)
-        return text.rjust(self.width) if self.right else text.ljust(self.width)
+        return text.rjust(self.width) if self.right else fmt.pad(text, self.width)
 
 
 class ItemsPane(LinesPane, Generic[T]):
@@ -188,23 +192,49 @@ def level_mark(level: str, ink: Paint) -> Run:
 
 
 class ViewTabs(Painted):
-    """All views by name, the letter that leads there underlined, the one on show marked; which attempt it is of."""
+    """All views by name, the letter that leads there underlined, the one on show marked; which attempt it is of.
+
+    Where there is no room for all names, only the one on show has its name.
+    """
 
     def __init__(self, choice: Callable[[], Choice], attempt: Callable[[], str], *, id: str | None = None) -> None:
         super().__init__(id=id)
         self._choice, self._attempt = choice, attempt
+        self._ends: list[int] = []  # columns at which the views' names end
+
+    class Clicked(Message):
+        """On the name of a view."""
+
+        def __init__(self, view: View) -> None:
+            super().__init__()
+            self.view: View = view
 
     def draw(self, width: int, height: int) -> list[Strip]:
+        right: list[Run] = [(f"{self._attempt()} ", self.inks.muted)]
+        names = self._names("  " if width >= 96 else " ")
+        if sum(map(size_of, names)) + size_of(right) > width:
+            names = self._names(" ", short=True)
+        self._ends = list(itertools.accumulate(map(size_of, names)))
+        return [strip_of(spread([run for name in names for run in name], right, width), width)]
+
+    def on_click(self, event: events.Click) -> None:
+        at = bisect.bisect_right(self._ends, event.x)
+        if at < len(VIEWS):
+            self.post_message(self.Clicked(VIEWS[at]))
+
+    def _names(self, gap: str, *, short: bool = False) -> list[list[Run]]:
+        """What each view takes of the line."""
         ink, here = self.inks, self._choice().view
-        gap = "  " if width >= 96 else " "
-        runs: list[Run] = []
+        names: list[list[Run]] = []
         for view in VIEWS:
             key, name = BY_ID[f"view_{view}"].shown_key, view.capitalize()
             at = view.find(key)
             style = ink.primary + Style(bold=True) if view == here else ink.muted
-            runs.append(("▸" if view == here else " ", style))
-            runs += [(name[:at], style), (name[at], style + Style(underline=True)), (name[at + 1 :], style), (gap, ink.plain)]
-        return [strip_of(spread(runs, [(f"{self._attempt()} ", ink.muted)], width), width)]
+            before, after = ("", "") if short and view != here else (name[:at], name[at + 1 :])
+            letter = name[at] if before or after else key
+            mark: Run = ("▸" if view == here else " ", style)
+            names.append([mark, (before, style), (letter, style + Style(underline=True)), (after, style), (gap, ink.plain)])
+        return names
 
 
 class ContextLine(Painted):
@@ -229,4 +259,6 @@ class ContextLine(Painted):
 
 def row_words(pane: ItemsPane[Any], item: object, width: int = 400) -> str:
     """All that a row says, for a filter."""
+    if isinstance(item, Title):
+        return item.text
     return "".join(text for line in pane.told(item, width, pane.inks) for text, _ in line)

@@ -10,14 +10,13 @@ from typing import Final
 import numpy as np
 from textual.strip import Strip
 
-from console.store.drill import NAMES
 from console.store.latency import Columns, columns_of
 from console.widgets import fmt, histogram
 from console.widgets.drill import Column, ItemsPane, millis, span
 from console.widgets.histogram import Histogram
 from console.widgets.paint import Paint, Run, strip_of
 from console.widgets.sla import judged
-from harness.analysis.views import Distribution, Metric
+from harness.analysis.views import CALLED, Distribution, Metric
 from harness.wire.inquiry import LatencyDetail
 
 _FIGURES: Final = (
@@ -37,7 +36,7 @@ class FiguresPane(ItemsPane[Distribution]):
 
     def told(self, item: Distribution, width: int, ink: Paint) -> list[list[Run]]:
         columns = self.columns(width + 1)
-        runs: list[Run] = [(columns[0].fit(NAMES[item.metric]), ink.bold)]
+        runs: list[Run] = [(columns[0].fit(CALLED[item.metric]), ink.bold)]
         word, style = "", ink.muted
         for column, (figure, _) in zip(columns[1:], _FIGURES, strict=False):
             value = item.figures.get(figure)
@@ -76,9 +75,9 @@ class Bars(Histogram):
 
 def _picture(one: Distribution | None) -> histogram.Distribution:
     if one is None:
-        return histogram.Distribution("Histogram", None, "whole", "", " ")
+        return histogram.Distribution("Histogram", None, "whole", "whole attempt", " ")
     return histogram.Distribution(
-        f"{NAMES[one.metric]} histogram", detail_of(one), "whole", "whole attempt", "no sample was completed"
+        f"{CALLED[one.metric]} histogram", detail_of(one), "whole", "whole attempt", "no sample was completed"
     )
 
 
@@ -93,9 +92,10 @@ class Cdf(Histogram):
         ink, one = self.inks, self._shown()
         if one is None or len(one.cdf) < 2 or height < 3:
             self.entitle("CDF")
-            return [strip_of([("" if one is None else "no sample was completed", ink.muted)], width)]
+            said = "no sample was completed" if one is not None and not one.n else ""
+            return [strip_of([(said, ink.muted)], width)]
         low, high = span(one.p99_interval_ms, fmt.millis), f"p99 {millis(one.figures.get('p99'))}"
-        self.entitle(f"{NAMES[one.metric]} CDF · {high} {low}".rstrip())
+        self.entitle(f"{CALLED[one.metric]} CDF · {high} {low}".rstrip())
         columns = columns_of(detail_of(one), "whole", width - _LABEL)
         if columns is None:
             return [strip_of([("no sample was completed", ink.muted)], width)]

@@ -9,6 +9,7 @@ from typing import Any, Final
 from console.widgets import fmt
 from console.widgets.drill import ItemsPane, Title, level_mark, millis, wrapped
 from console.widgets.drill_timeline import at_text, clock_text
+from console.widgets.gpu_figures import titled
 from console.widgets.paint import Paint, Run, size_of
 from harness.analysis.views import Life, SampleRow, Segment
 
@@ -68,7 +69,8 @@ class LifePane(ItemsPane[object]):
             items.append(Title(_HEAD))
             items += [Whole(life), *(Part(segment, total_ms) for segment in life.segments)]
         if life.gpus:
-            items += [Title(""), Words("GPUs of its replica then: " + " · ".join(f"{k} {v:,.4g}" for k, v in life.gpus.items()))]
+            told = " · ".join(" ".join(titled(role, value)) for role, value in life.gpus.items())
+            items += [Title(""), Words(f"GPUs of its replica then, the worst of each: {told}")]
         if life.replica:
             items += [Title(""), Title(f" {'ITS REPLICA THEN':<18}" + _second_heads(life))]
             items += [Second(_number(row.get("at_s")), tuple(row.items())) for row in life.replica]

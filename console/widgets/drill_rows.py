@@ -99,7 +99,7 @@ class SlowestPane(ItemsPane[SampleRow]):
         return [[(column.fit(text), style) for column, (text, style) in zip(columns, runs, strict=False)]]
 
     def none(self) -> str:
-        return "no sample of this kind was recorded"
+        return "no sample of this kind was completed"
 
 
 class ActsPane(ItemsPane[Effect]):
@@ -191,4 +191,4 @@ class ConfigPane(ItemsPane[Setting]):
         return [*lines, runs]
 
     def none(self) -> str:
-        return "replicas report the same settings"
+        return "no setting is known in which replicas differ"

@@ -7,12 +7,12 @@ from typing import Final
 
 from textual.strip import Strip
 
-from console.store.drill import NAMES, Choice
+from console.store.drill import Choice
 from console.widgets import fmt
 from console.widgets.drill import Column, ItemsPane, millis
 from console.widgets.histogram import percent
 from console.widgets.paint import Paint, Painted, Run, strip_of
-from harness.analysis.views import BYS, Tail, TailGroup
+from harness.analysis.views import CALLED, Tail, TailGroup
 
 _OUT: Final = 1.5  # times its share of all samples: stands out
 _MATTERS: Final = 0.02  # of the tail
@@ -72,7 +72,9 @@ class GroupsPane(ItemsPane[TailGroup]):
         return [("  ", ink.plain), (text[: len(full)], style), (text[len(full) :], ink.rule), (" ", ink.plain)]  # type: ignore[list-item]
 
     def none(self) -> str:
-        return "no sample is in this tail: w takes the slowest 1 %"
+        if self._choice().over_limit:
+            return "no sample is over the limit: w takes the slowest 1 %"
+        return "no sample was completed that this could be said of"
 
 
 def lift_text(lift: float) -> str:
@@ -96,7 +98,7 @@ class PartsPane(Painted):
             self.set_lines(1)
             return [strip_of([("no parts were recorded of these samples", ink.muted)], width)]
         without = f" · {fmt.count(tail.without_parts)} samples of which only the sum is known" if tail.without_parts else ""
-        self.entitle(f"What {NAMES[tail.metric]} is made of, and what the tail has more of{without}")
+        self.entitle(f"What {CALLED[tail.metric]} is made of, and what the tail has more of{without}")
         room = max(0, min(40, width - 18 - 3 * 10 - 11 - 9))
         head = f"{'PART':<18}{'MEAN':>10}{'P50':>10}{'P99':>10}{'TAIL MEAN':>11}{'OF MORE':>9} "
         lines = [strip_of([(head, ink.muted)], width)]
@@ -117,8 +119,3 @@ class PartsPane(Painted):
 def outstanding(groups: Sequence[TailGroup]) -> TailGroup | None:
     """The one with most samples of the tail above what it would have were all alike."""
     return max((one for one in groups if one.lift > 1), key=lambda one: one.tail * (1 - 1 / one.lift), default=None)
-
-
-def groupings(choice: Choice) -> str:
-    """`by node of: replica [node] time …`, for a title."""
-    return " ".join(f"[{by}]" if by == choice.by else by for by in BYS)

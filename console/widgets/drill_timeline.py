@@ -129,6 +129,8 @@ class Lanes(BrailleChart):
     def _label_of(lane: Lane, row: int, rows: int, bounds: tuple[float, float], limit_row: int) -> str:
         """A lane of one line has its highest value."""
         value: float | None = None
+        if not any(np.isfinite(line.values).any() for line in lane.lines):
+            return f"{'│':>{_AXIS}}"
         if row == limit_row:
             value = lane.limit
         elif row == 0 and limit_row != 1:
@@ -179,7 +181,7 @@ def kind_mark(mark: Mark, ink: Paint) -> Run:
 
 def at_text(seconds: float) -> str:
     """Since time zero: `07:42`, `-00:05`."""
-    return f"-{fmt.clock(-seconds)}" if seconds < 0 else fmt.clock(seconds)
+    return f"-{fmt.clock(-seconds)}" if seconds <= -1 else fmt.clock(seconds)
 
 
 def clock_text(unix: float) -> str:

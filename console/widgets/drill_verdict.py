@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from textual.strip import Strip
 
-from console.store.drill import NAMES
 from console.widgets import fmt
 from console.widgets.drill import ItemsPane, Title, level_mark, millis, number, span, wrapped
 from console.widgets.paint import Paint, Painted, Run, fitting, size_of, strip_of
 from console.widgets.sla import judged
-from harness.analysis.views import Finding, Margin, Overview
+from harness.analysis.views import CALLED, Finding, Margin, Overview
 
 if TYPE_CHECKING:
     from harness.analysis.definitions import Beside
@@ -22,9 +21,17 @@ if TYPE_CHECKING:
 class MarginsPane(Painted):
     """A line a limit: p99 with its interval, what is left of the limit, samples over it of those that are allowed."""
 
-    def __init__(self, overview: Callable[[], Overview | None], says: Callable[[], str], *, id: str | None = None) -> None:
+    def __init__(
+        self,
+        overview: Callable[[], Overview | None],
+        says: Callable[[], str],
+        limits: Callable[[], Mapping[str, float | None]],
+        *,
+        id: str | None = None,
+    ) -> None:
+        """`limits`: those that are set, also where no sample can be held against them."""
         super().__init__(2, id=id)
-        self._overview, self._says = overview, says
+        self._overview, self._says, self._limits = overview, says, limits
         self.border_title = "Limits"
 
     def draw(self, width: int, height: int) -> list[Strip]:
@@ -33,7 +40,9 @@ class MarginsPane(Painted):
             return [strip_of([(f" {self._says()}", ink.muted)], width)]
         if not overview.margins:
             self.set_lines(1)
-            return [strip_of([(" no latency limit is set for this run", ink.muted)], width)]
+            limited = any(limit is not None for limit in self._limits().values())
+            said = "no sample has a latency to hold against the limits" if limited else "no latency limit is set for this run"
+            return [strip_of([(f" {said}", ink.muted)], width)]
         room = max(0, min(40, width - 77))
         head = f" {'':<8}{'LIMIT':>8}{'P99':>9}  {'95 % INTERVAL':<18}{'HEAD-ROOM':>10}  {'':<{room}}{'OVER / ALLOWED':>17}"
         lines = [strip_of([(head, ink.muted)], width)]
@@ -44,15 +53,17 @@ class MarginsPane(Painted):
     @staticmethod
     def _line(margin: Margin, room: int, ink: Paint) -> list[Run]:
         value = margin.p99_ms
+        broken = margin.allowed_over is not None and margin.over > margin.allowed_over
         word, style = judged(value, margin.limit_ms, ink) if value is not None else ("", ink.muted)
+        if broken:  # early stopping fails a p99 that lies just under its limit
+            word, style = "×", ink.bad
         used = 1 - margin.head_room if margin.head_room is not None else float("nan")
         full, trough = fmt.gauge(used, room - 2 if room > 2 else 0)
         left = fmt.UNKNOWN if margin.head_room is None else fmt.signed_percent(margin.head_room)
         allowed = fmt.UNKNOWN if margin.allowed_over is None else fmt.big(margin.allowed_over)
         over = f"{fmt.big(margin.over)} / {allowed}"
-        broken = margin.allowed_over is not None and margin.over > margin.allowed_over
         return [
-            (f" {NAMES[margin.metric]:<8}", ink.bold),
+            (f" {CALLED[margin.metric]:<8}", ink.bold),
             (f"{fmt.millis(margin.limit_ms):>8}", ink.plain),
             (f"{millis(value):>9}", ink.bold),
             (f"  {span(margin.p99_interval_ms, fmt.millis):<18}", ink.muted),
@@ -72,17 +83,25 @@ class Problem:
     text: str
 
 
+_PROBLEMS: Final = 3  # said one by one: a folder that was copied badly has as many as files
+
+
 class FindingsPane(ItemsPane[object]):
     """Findings, each the way to the view that shows more; below them LoadGen's figures beside ours."""
 
     HEADINGS = 0
 
     def show(self, overview: Overview, problems: list[str], beside: list[Beside]) -> None:
-        items: list[object] = [Problem(text) for text in problems]
+        items: list[object] = [Problem(text) for text in problems[:_PROBLEMS]]
+        if len(problems) > _PROBLEMS:
+            items.append(Problem(f"and {len(problems) - _PROBLEMS:,d} more of this record"))
         items += overview.findings
         if beside:
             items += [Title(f" {'LOADGEN BESIDE OURS':<26}{'OURS':>13}{'LOADGEN':>13}{'':>9}  WHY THEY MAY DIFFER"), *beside]
+        fresh = self.of != (overview.run, overview.attempt)
         self.put(items, (overview.run, overview.attempt))
+        if fresh and overview.findings:
+            self.choose(overview.findings[0])
         ways = sum(bool(finding.view) for finding in overview.findings)
         self.entitle(f"Findings {len(overview.findings)}" + (" · ↵ shows more of one" if ways else ""))
 

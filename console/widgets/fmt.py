@@ -1,10 +1,12 @@
-"""Numbers as people read them. Pure; every text has a bounded width, because columns depend on it."""
+"""Numbers as people read them. Pure; every text has a bounded width in cells, because columns depend on it."""
 
 from __future__ import annotations
 
 import math
 import re
 from typing import Final
+
+from rich.cells import cell_len, set_cell_size
 
 BLOCKS: Final = "▁▂▃▄▅▆▇█"
 _PARTS: Final = " ▏▎▍▌▋▊▉"
@@ -117,12 +119,12 @@ def gauge(fraction: float, width: int) -> tuple[str, str]:
 
 def middle(text: str, width: int) -> str:
     """Long names lose their middle: both ends tell runs apart."""
-    if len(text) <= width:
+    if cell_len(text) <= width:
         return text
     if width < 4:
-        return text[:width]
+        return set_cell_size(text, max(0, width))
     head = (width - 1) // 2
-    return text[:head] + "…" + text[len(text) - (width - 1 - head) :]
+    return set_cell_size(text, head) + "…" + set_cell_size(text[::-1], width - 1 - head)[::-1]
 
 
 _SLOT: Final = re.compile(r"([a-z])[a-z_-]*0*(\d+)/([a-z])[a-z_-]*0*(\d+)")
@@ -135,7 +137,12 @@ def short_slot(slot: str) -> str:
 
 
 def clip(text: str, width: int) -> str:
-    return text if len(text) <= width else text[: max(0, width - 1)] + "…"
+    return text if cell_len(text) <= width else set_cell_size(text, max(0, width - 1)) + "…"
+
+
+def pad(text: str, width: int) -> str:
+    """`ljust` in cells: names may be of wide letters."""
+    return text + " " * max(0, width - cell_len(text))
 
 
 def clause(text: str, width: int) -> str:

@@ -32,6 +32,12 @@ def written(value: float, role: Role) -> str:
     return fmt.count(value) if abs(value) < 1e6 else fmt.big(value)
 
 
+def titled(role: str, value: float) -> tuple[str, str]:
+    """`power`, `559 W`; of a role that is not known here its name and number."""
+    known = ROLES.get(role)
+    return (known.title, written(value, known)) if known is not None else (role, f"{value:,.4g}")
+
+
 def writer(column: str) -> Callable[[float], str]:
     """For a column of a table."""
     role = ROLES[ROLE_OF[column]]

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final, Protocol, cast
 
-from rich.cells import cell_len
+from rich.cells import cell_len, set_cell_size
 from rich.color import Color as RichColor
 from rich.segment import Segment
 from rich.style import Style
@@ -20,6 +20,7 @@ from textual.strip import Strip
 from textual.widget import Widget
 
 from console.store.fleet import SHOWN_STATES, STOPPED
+from console.widgets import fmt
 
 Run = tuple[str, Style]
 
@@ -78,8 +79,7 @@ def strip_of(runs: Iterable[Run], width: int, base: Style | None = None) -> Stri
             continue
         length = len(text) if text.isascii() else cell_len(text)
         if used + length > width:
-            text = text[: width - used]
-            length = cell_len(text)
+            text, length = set_cell_size(text, width - used), width - used
         used += length
         full = base + style if base is not None else style
         if segments and segments[-1].style == full:
@@ -114,7 +114,7 @@ def spread(left: Sequence[Run], right: Sequence[Run], width: int) -> list[Run]:
     for text, style in left:
         if room <= 0:
             break
-        kept.append((text if cell_len(text) <= room else text[: max(0, room - 1)] + "…", style))
+        kept.append((fmt.clip(text, room), style))
         room -= cell_len(kept[-1][0])
     return [*kept, (" " * (max(0, room) + 1), Style.null()), *right]
 

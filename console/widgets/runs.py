@@ -170,7 +170,7 @@ class RunsPane(LinesPane):
             (self.mark(chosen), ink.primary),
             ("✓" if marked else " ", ink.primary),
             (PIN if row.pinned else " ", ink.primary),
-            (fmt.middle(row.name, name_width).ljust(name_width + 1), ink.bold if chosen or marked else ink.plain),
+            (fmt.pad(fmt.middle(row.name, name_width), name_width + 1), ink.bold if chosen or marked else ink.plain),
         ]
         if row.state == "damaged":
             runs.append((f"{when_text(row.when_unix):<13}" if columns[0] is _WHEN else "", ink.muted))
@@ -200,4 +200,4 @@ class RunsPane(LinesPane):
 
 def _fit(text: str, column: Column) -> str:
     text = fmt.clip(text, column.width - 1)
-    return text.rjust(column.width) if column.right else text.ljust(column.width)
+    return text.rjust(column.width) if column.right else fmt.pad(text, column.width)

@@ -93,7 +93,7 @@ class ScalingPane(LinesPane):
         runs: list[Run] = [
             (self.mark(chosen), ink.primary),
             (f"{first:>4}  ", ink.bold),
-            (fmt.middle(label, name - 1).ljust(name), ink.muted if quiet else ink.plain),
+            (fmt.pad(fmt.middle(label, name - 1), name), ink.muted if quiet else ink.plain),
         ]
         for title, size in columns:
             text, style = cells[title]
@@ -140,7 +140,7 @@ def _efficiency(point: ScalePoint | None, ink: Paint) -> tuple[str, Style]:
     if point.efficiency is None:
         return ("not counted" if not point.counts else fmt.UNKNOWN), ink.muted
     share = point.efficiency / 100
-    return f"{fmt.bar(share, _BAR)} {point.efficiency:5.1f}%", ink.good if share >= 0.9 else ink.warn
+    return f"{''.join(fmt.gauge(share, _BAR))} {point.efficiency:5.1f}%", ink.good if share >= 0.9 else ink.warn
 
 
 def _nan(value: float | None) -> float:

@@ -19,6 +19,10 @@ from harness.records.errors import RecordError
 from harness.records.layout import RunFolder
 from harness.records.runfile import AttemptRecord, RunFile, read_run
 
+#: What a scaling view shows, by the names of their definitions.
+FIGURES: Final = (
+    "tokens_per_s", "tokens_per_s_node", "tokens_per_s_gpu", "completed_qps", "efficiency", "ttft_p99_ms", "tpot_p99_ms",
+)  # fmt: skip
 FORMULA: Final = "efficiency = (tokens/s at N / N) / (tokens/s at N0 / N0), N0 = the smallest N that counts; 100 % is linear"
 
 

@@ -15,14 +15,14 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 
 from console_helpers import HandClock, settle
-from recorded_kit import T0, a_spec, ended_run, recorded_run
+from recorded_kit import T0, ended_run
 from textual.widgets import Input
 
 from console.actions import ACTIONS
@@ -32,6 +32,11 @@ from console.feeds.scripted import SAMPLE_UNIX, ScriptedFeed, ScriptedFleet
 from console.store import preflight
 from console.themes import shipped_folder
 from harness.doctor import Check
+from harness.records.runfile import read_run, write_run
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "unit"))
+
+from made_run import Made, make_run
 
 FOLDER = Path(__file__).parents[2] / "docs" / "pictures"
 KEYS = FOLDER.parent / "keys.md"
@@ -153,13 +158,19 @@ def sample_runs() -> Iterator[None]:
     root = PLACE / "runs"
     shutil.rmtree(PLACE, ignore_errors=True)
     root.mkdir(parents=True)
-    small = a_spec("gptoss-120b", nodes=2, per_node=8, qps=400.0, seconds=60.0)
-    recorded_run(root, "gptoss-120b-20261118-140211", seconds=60, qps=400, spec=small)
+    made = Made("gptoss-120b-20261118-140211", nodes=2, per_node=8, qps=400.0, stall_s=20, verdict="INVALID")
+    made = replace(made, ttft_limit_ms=500, tpot_limit_ms=40)
+    first = make_run(root, made)
+    run = read_run(first)
+    (attempt,) = run.attempts
+    over = f"TTFT p99 {attempt.ttft_ms['p99']:.6g} ms is over the limit of 500 ms"
+    run.reasons = attempt.reasons = [over, "an operator's evict touched the attempt"]
+    run.acts = attempt.acts = 1
+    write_run(first, run)
     for number, (verdict, ttft_ms) in enumerate([("VALID", 402.0), ("INVALID", 611.0), ("SUPERSEDED", 380.0)], 1):
         name = f"gptoss-120b-20261118-1{4 + number}0211"
-        ended_run(
-            root, name, small, at=T0 + 3600 * number, verdict=verdict, ttft_p99_ms=ttft_ms, tokens_per_s=6000.0 + 41 * number
-        )
+        figures = {"completed_qps": 391.5, "tokens_per_s": 15_500.0 + 41 * number, "ttft_p99_ms": ttft_ms, "tpot_p99_ms": 31.0}
+        ended_run(root, name, made.spec, at=T0 + 3600 * number, verdict=verdict, **figures)
     well = ("cluster", "fleet", "memory", "open files", "ports", "keys", "engine", "dataset", "runs folder", "loadgen", "clock")
     in_order = [preflight.Probe(name, lambda name=name: Check(name, True, "in order")) for name in well]  # type: ignore[misc]
     mine = {"PACELINE_RUNS": str(root), "XDG_STATE_HOME": str(PLACE)}

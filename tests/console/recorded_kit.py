@@ -41,9 +41,10 @@ def ended_run(
     path = root / name
     path.mkdir(parents=True)
     results = {"completed_qps": 99.5, "tokens_per_s": 6000.0, "ttft_p99_ms": 310.0, "tpot_p99_ms": 21.0} | figures
+    n = int(spec.load.target_qps * (spec.load.duration_s or 60))
     attempt = AttemptRecord(
         1, "performance", "Server", spec.load.target_qps, 1, at + SECONDS_BEFORE, at + 70, "ENDED", verdict, results=results,
-        totals={"issued": 6000, "completed": 6000, "failed": 0, "lost": 0, "redispatched": 3},
+        totals={"issued": n, "completed": n, "failed": 0, "lost": 0, "redispatched": 3},
     )  # fmt: skip
     run = RunFile(
         run=name, spec=spec.model_dump(mode="json"), phase="DONE", synthetic=True, started_unix=at, ended_unix=at + 71,

@@ -120,6 +120,11 @@ def test_the_shipped_keys_are_a_key_map_without_problems() -> None:
     assert keymap(keys)[1] == []
 
 
+def test_a_reserved_key_stays_with_the_action_that_is_shipped_with_it_and_goes_to_no_other() -> None:
+    assert keymap({"view_next": "tab,f5"}) == ({"view_next": "tab,f5"}, [])
+    assert keymap({"evict": "tab"})[1] == ["keys.evict: 'tab' belongs to text fields and to leaving"]
+
+
 def test_the_starting_key_map_changes_nothing_until_it_is_edited() -> None:
     assert tomllib.loads(as_toml({})) == {"keys": {}}
     assert tomllib.loads(as_toml({"evict": "ctrl+k"})) == {"keys": {"evict": "ctrl+k"}}

@@ -24,7 +24,7 @@ from console.store.drill import VIEWS, Ask, Choice
 from console.themes import shipped_folder
 from console.widgets.drill_rows import ConfigPane
 from harness.analysis.drill import Drill
-from harness.analysis.views import Difference, Life, Variant, Where
+from harness.analysis.views import Difference, Finding, Life, Variant, Where
 from harness.records.runfile import AttemptRecord, read_run, write_run
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "unit"))
@@ -121,7 +121,7 @@ async def test_a_run_of_512_replicas_is_drilled_from_its_verdict_to_one_sample_i
 async def test_tab_goes_through_all_views_and_each_has_something_to_say(small: Path, size: tuple[int, int]) -> None:
     wanted = {
         "verdict": "HEAD-ROOM", "timeline": "in flight", "distributions": "P99.9", "tail": "OF MORE", "fleet": "TTFTp99",
-        "slowest": "LATENCY", "acts": "no clear change", "config": "the same settings",
+        "slowest": "LATENCY", "acts": "no clear change", "config": "no setting is known",
     }  # fmt: skip
     app = an_app(small)
     async with app.run_test(size=size) as pilot:
@@ -219,6 +219,30 @@ async def test_a_view_is_chosen_by_name_and_a_wrong_name_is_told(small: Path) ->
         assert "not in the tail view" in toasts(app)
 
 
+async def test_another_view_takes_the_field_of_a_filter_away(small: Path) -> None:
+    app = an_app(small)
+    async with app.run_test(size=(120, 36)) as pilot:
+        screen = await on_view(pilot, app, "s")
+        await pilot.press("slash", *"node001 [b", "tab", "x", "t")
+        await read(pilot, app)
+        assert not screen.has_class("-filtering")
+        assert (screen.choice.view, screen.choice.text) == ("tail", ""), "keys are the screen's again"
+
+
+@pytest.mark.parametrize("size", [(120, 36), (80, 24), (40, 12)])
+async def test_a_view_is_chosen_by_a_click_on_its_name(small: Path, size: tuple[int, int]) -> None:
+    app = an_app(small)
+    async with app.run_test(size=size) as pilot:
+        screen = await read(pilot, app)
+        for view, key in (("fleet", "f"), ("config", "c"), ("verdict", "v")):
+            line = text_of(screen.query_one("#views"))
+            name = view.capitalize() if view.capitalize() in line else key
+            await pilot.click("#views", offset=(line.rindex(name), 0))
+            await settle(pilot, app)
+            assert screen.choice.view == view
+            assert f"▸{view.capitalize()}" in text_of(screen.query_one("#views")), "the one on show has its name at any width"
+
+
 # --- moments ---------------------------------------------------------------------------------------------------
 
 
@@ -305,6 +329,20 @@ async def test_a_damaged_file_is_named_in_every_view(own: Path) -> None:
         await on_view(pilot, app, "s")
         assert "▲" in text_of(screen.query_one("#context"))
         assert items_of(screen), "the other chunks are there"
+
+
+async def test_a_folder_that_was_copied_badly_does_not_hide_what_was_found(own: Path) -> None:
+    for chunk in (own / "samples").iterdir():
+        chunk.write_bytes(b"not parquet")
+    app = an_app(own)
+    async with app.run_test(size=(80, 24)) as pilot:
+        screen = await read(pilot, app)
+        await wait_for(lambda: "more of this record" in text_of(screen.pane))
+        assert "has no row of them" in " ".join(text_of(screen.pane).split())
+        assert isinstance(item_of(screen), Finding), "the cursor is on what was found"
+        assert "hold against the limits" in text_of(screen.query_one("#margins"))
+        await on_view(pilot, app, "d")
+        assert "samples/0" in text_of(screen.query_one("#context")), "not the folder, which is the same for all"
 
 
 async def test_a_question_that_fails_is_told_in_its_view(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from console.store.drill import FLEET_ORDERS, VIEWS, Ask, Choice, fleet_rows, keeps, narrowed, problem_of
+from console.store.drill import FLEET_ORDERS, VIEWS, Ask, Choice, fleet_rows, keeps, problem_of, tail_words
 from console.store.drill_tables import FIGURES
 from console.widgets.drill import span
 from console.widgets.drill_rows import figure_words
@@ -14,7 +14,7 @@ from console.widgets.drill_tail import outstanding
 from console.widgets.drill_timeline import at_text, shared
 from console.widgets.fmt import millis
 from harness.analysis.definitions import define
-from harness.analysis.views import FleetRow, TailGroup, Where
+from harness.analysis.views import FleetRow, Tail, TailGroup, Where
 
 
 def row(name: str, z_tpot: float | None, ttft_p99_ms: float | None = 100.0) -> FleetRow:
@@ -22,9 +22,17 @@ def row(name: str, z_tpot: float | None, ttft_p99_ms: float | None = 100.0) -> F
 
 
 def test_two_bounds_on_samples_are_both_kept() -> None:
-    both = narrowed(Where(node="node001", from_s=10, to_s=60), Where(slot="node001/gpu2", from_s=20, to_s=90))
+    both = Where(slot="node001/gpu2", from_s=20, to_s=90).within(Where(node="node001", from_s=10, to_s=60))
     assert both == Where(slot="node001/gpu2", node="node001", from_s=20, to_s=60)
-    assert narrowed(Where(), Where(prompt_to=512)) == Where(prompt_to=512)
+    assert Where(prompt_to=512).within(Where()) == Where(prompt_to=512)
+    assert Where(node="node002").within(Where(node="node001", prompt_from=8)) == Where(node="node002", prompt_from=8)
+
+
+def test_no_figure_is_written_as_a_power_of_ten() -> None:
+    tail = Tail("latency", "slowest 1 %", 14_012.3, 100, 1, {}, [], 0, [])
+    assert tail_words(tail)[1] == "from 14,012 ms on"
+    assert Where(prompt_from=1 << 20, prompt_to=1 << 21).words == "prompt 1,048,576–2,097,151 tokens"
+    assert Where(from_s=1_234_567.25).words == "from 1,234,567.25 s"
 
 
 def test_what_is_not_known_of_a_fleet_comes_last_both_ways() -> None:

@@ -71,6 +71,11 @@ def test_the_filter_of_runs_takes_any_number_of_exclamation_marks(root: Path) ->
         {"spec": {"limits": {"ttft_p99_ms": "abc"}}},
         {"spec": {"load": {"target_qps": [1]}}},
         {"started_unix": 1e30},
+        {
+            "attempts": [
+                {"number": 1, "kind": "performance", "scenario": "Server", "target_qps": 1.0, "epoch": 1, "started_unix": 1e300}
+            ]
+        },
     ],
 )
 def test_a_record_with_values_that_cannot_be_is_a_damaged_row_beside_the_others(root: Path, fields: dict[str, object]) -> None:

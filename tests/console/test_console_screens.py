@@ -10,6 +10,7 @@ from textual.widgets import Button, Input
 from console.actions import ACTIONS
 from console.app import PacelineApp
 from console.feeds.scripted import ScriptedFeed, ScriptedFleet
+from console.screens.compare import CompareScreen
 from console.screens.detail import ReplicaScreen
 from console.screens.dialogs import AskOnQuit, AskRate, ConfirmAct, TypeToConfirm, parse_qps
 from console.screens.events import EventsScreen
@@ -20,6 +21,7 @@ from console.screens.live import LiveScreen
 from console.screens.metrics import MetricsScreen
 from console.screens.record import RecordScreen
 from console.screens.runs import RunsScreen
+from console.screens.scaling import ScalingScreen
 from console.screens.sla import SlaScreen
 
 SIZES = [(120, 36), (80, 24)]
@@ -331,6 +333,7 @@ async def test_help_lists_every_action(make_app: AppMaker) -> None:
 def test_every_action_can_be_run_and_no_key_means_two_things_on_a_screen() -> None:
     screens = (
         LaunchScreen, LiveScreen, FleetScreen, ReplicaScreen, SlaScreen, EventsScreen, RunsScreen, MetricsScreen, RecordScreen,
+        CompareScreen, ScalingScreen,
     )  # fmt: skip
     owners = {screen.WHERE: screen for screen in screens} | {"app": PacelineApp}
     missing = [
