@@ -28,6 +28,7 @@ MOST_ENTRIES: Final = 200
 #: A part this much longer than usual, and so rare, is worth a remark.
 _MUCH_LONGER: Final = 3.0
 _RARE: Final = 0.99
+_UNCOMMON: Final = 0.9
 _SLOWER: Final = 1.25
 
 _AT: Final[dict[str, At]] = {
@@ -144,15 +145,11 @@ def _remarks(table: AttemptTable, row: int, sample: SampleRow, segments: list[Se
         found.append(f"{sample.n_tokens} output tokens: it has no TPOT")
     if sample.incarnation > 1 and sample.slot:
         found.append(f"{sample.slot} was in its incarnation {sample.incarnation}")
-    for segment in segments:
-        if segment.usual_ms is None or segment.rank is None or segment.rank < _RARE or segment.name == DECODE:
-            continue
-        took_ms = segment.end_ms - segment.start_ms
-        if took_ms > _MUCH_LONGER * segment.usual_ms and took_ms >= 1.0:
-            found.append(
-                f"{segment.name} took {short(took_ms)} ms, usually {short(segment.usual_ms)} ms: longer than "
-                f"{_share(segment.rank)}"
-            )
+    for segment in _much_longer(segments):
+        took_ms, usual = segment.end_ms - segment.start_ms, segment.usual_ms or 0.0
+        found.append(
+            f"{segment.name} took {short(took_ms)} ms, usually {short(usual)} ms: longer than {_share(segment.rank or 0.0)}"
+        )
     usual_ms = at(table.placed("tpot"), 0.5)
     if sample.tpot_ms is not None and usual_ms is not None and sample.tpot_ms > _SLOWER * usual_ms > 0:
         found.append(f"it decoded at {short(sample.tpot_ms)} ms a token, usually {short(usual_ms)} ms")
@@ -161,6 +158,23 @@ def _remarks(table: AttemptTable, row: int, sample: SampleRow, segments: list[Se
         if longer >= _RARE:
             found.append(f"its output of {sample.n_tokens:,} tokens is longer than {_share(longer)}")
     return found
+
+
+def _much_longer(segments: list[Segment]) -> list[Segment]:
+    """Parts up to the first token that are rarely so long, and the one that cost the most even where that is less rare; the
+    costliest first."""
+
+    def beyond_ms(segment: Segment) -> float:
+        return segment.end_ms - segment.start_ms - (segment.usual_ms or 0.0)
+
+    known = [one for one in segments if one.usual_ms is not None and one.rank is not None and one.name != DECODE]
+    known.sort(key=beyond_ms, reverse=True)
+    return [
+        one
+        for place, one in enumerate(known)
+        if (one.rank or 0.0) >= (_RARE if place else _UNCOMMON)
+        and one.end_ms - one.start_ms > max(_MUCH_LONGER * (one.usual_ms or 0.0), 1.0)
+    ]
 
 
 def _share(rank: float) -> str:

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import numpy as np
 from made_run import BEFORE_S, T0, Made, make_run
-from test_analysis_acts import registered, with_fleet
+from registered_kit import registered, with_fleet
 
 from harness.analysis.drill import Drill
+from harness.analysis.views import Where
 from harness.records.layout import RunFolder
 from harness.records.reader import Record
 from harness.records.writer import RecordWriter
@@ -69,3 +70,10 @@ def test_without_metrics_and_facts_nothing_is_said(tmp_path: Path) -> None:
     text = of_node001(Drill(Record(make_run(tmp_path, MADE))))
     assert "meanwhile" not in text
     assert "Set up" not in text
+
+
+def test_a_sample_names_the_part_that_cost_it_the_most_though_many_shared_its_fate(tmp_path: Path) -> None:
+    """A stall of 4 s in 60: its queue is among the longest 7 %, not among the longest 1 %."""
+    drill = Drill(Record(make_run(tmp_path, Made(slow_node=None, stall_s=30))))
+    in_the_stall = drill.slowest("ttft", 400, Where(from_s=30, to_s=34))[-1]
+    assert drill.sample(in_the_stall.seq).remarks[0].startswith("replica queue took 1,5")
