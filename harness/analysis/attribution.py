@@ -243,9 +243,11 @@ def main_part(parts: list[PartShare]) -> PartShare | None:
 def findings_of(table: AttemptTable, tail: TailOf, parts: list[PartShare]) -> list[Finding]:
     if not tail.tail_n:
         return []
-    found = [_of_origin(tail, origin) for origin in origins(table, tail)[:3]]
+    from_where = origins(table, tail)[:3]
+    found = [_of_origin(tail, origin) for origin in from_where]
     if (part := main_part(parts)) is not None and tail.metric != "tpot":  # which is decode, or nothing of a replica
-        found.append(_of_part(tail, part))
+        of_everywhere = not any(origin.by in _OF_A_FAULT and origin.of_tail >= 0.5 for origin in from_where)
+        found.append(_of_part(tail, part, of_everywhere=of_everywhere))
     if not found and tail.tail_n >= 5:
         text = f"Nothing sticks out: the {_tail_words(tail)} spread over replicas, nodes, time and lengths as all samples do."
         found.append(Finding("info", text, "tail", tail.metric))
@@ -311,8 +313,9 @@ def _spanning(origin: Origin) -> Where:
     )  # fmt: skip
 
 
-def _of_part(tail: TailOf, part: PartShare) -> Finding:
-    level, do = _OF_PART.get(part.name, ("info", ""))
+def _of_part(tail: TailOf, part: PartShare, *, of_everywhere: bool) -> Finding:
+    level, what, do = _OF_PART.get(part.name, ("info", "", ""))
+    do = f"{what}: {do}." if do and of_everywhere else f"{what}." if what else ""
     text = (
         f"{min(part.share_of_excess or 0.0, 1.0):.0%} of what the {_tail_words(tail)} take longer is {part.name}: "
         f"{short(part.tail_mean_ms)} ms on average against {short(part.mean_ms)} ms of all samples."
@@ -320,19 +323,22 @@ def _of_part(tail: TailOf, part: PartShare) -> Finding:
     return Finding(level, f"{text} {do}".rstrip(), "tail", tail.metric)  # type: ignore[arg-type]
 
 
-_OF_PART: Final[dict[str, tuple[str, str]]] = {
-    "schedule lag": ("warn", "The head issued late: the replicas have no part in it."),
+#: What a long part means, and what would shorten it: more of the fleet helps only where no one place or moment is to blame.
+_OF_PART: Final[dict[str, tuple[str, str, str]]] = {
+    "schedule lag": ("warn", "The head issued late, the replicas have no part in it", ""),
     "head queue": (
         "warn",
-        "Samples waited in the head for a replica: more replicas, a higher cap of each, or a lower target QPS.",
+        "Samples waited in the head for a replica",
+        "more replicas, a higher cap of each, or a lower target QPS",
     ),
-    "re-dispatch": ("warn", "Earlier tries were lost: see which replicas went, and why."),
-    "replica queue": ("warn", "Prompts waited at their replica: more replicas, or a lower target QPS."),
-    "prefill queue": ("warn", "Prompts waited at their prefill replica: more prefill replicas, or a lower target QPS."),
-    "decode wait": ("warn", "Prefilled samples waited for decode: more decode replicas, or a lower target QPS."),
-    "KV transfer": ("warn", "Look at the network between prefill and decode replicas."),
-    OTHER: ("warn", "It is in no replica: look at the network, and at the CPU of the head."),
+    "re-dispatch": ("warn", "Earlier tries were lost: see which replicas went, and why", ""),
+    "replica queue": ("warn", "Prompts waited at their replica", "more replicas, or a lower target QPS"),
+    "prefill queue": ("warn", "Prompts waited at their prefill replica", "more prefill replicas, or a lower target QPS"),
+    "decode wait": ("warn", "Prefilled samples waited for decode", "more decode replicas, or a lower target QPS"),
+    "KV transfer": ("warn", "Look at the network between prefill and decode replicas", ""),
+    OTHER: ("warn", "It is in no replica: look at the network, and at the CPU of the head", ""),
 }
+_OF_A_FAULT: Final[tuple[By, ...]] = ("replica", "node", "time", "tries")
 
 
 def _tail_words(tail: TailOf) -> str:

@@ -40,6 +40,7 @@ class Made:
     stall_s: int | None = None
     again_every: int = 0
     tpot_ms: float = 20.0
+    queue_ms: float = 22.5  # at the replica, mean
     ttft_limit_ms: float = 3000.0
     tpot_limit_ms: float = 80.0
     verdict: str = "VALID"
@@ -113,7 +114,7 @@ def sample_rows(made: Made) -> np.ndarray[Any, Any]:
     slot[evicted & (slot == n_slots - 1)] = 0
     lag_ms = rng.exponential(0.08, n)
     head_ms = rng.exponential(0.5, n)
-    queue_ms = rng.gamma(1.5, 15.0, n)
+    queue_ms = rng.gamma(1.5, made.queue_ms / 1.5, n)
     if made.stall_s is not None:
         queue_ms += 1500.0 * ((scheduled_s >= made.stall_s) & (scheduled_s < made.stall_s + 4))
     prefill_ms = 5.0 + n_prompt * 0.04 * rng.lognormal(0, 0.1, n)

@@ -77,3 +77,14 @@ def test_a_sample_names_the_part_that_cost_it_the_most_though_many_shared_its_fa
     drill = Drill(Record(make_run(tmp_path, Made(slow_node=None, stall_s=30))))
     in_the_stall = drill.slowest("ttft", 400, Where(from_s=30, to_s=34))[-1]
     assert drill.sample(in_the_stall.seq).remarks[0].startswith("replica queue took 1,5")
+
+
+def test_more_replicas_are_not_advised_for_a_stall_of_four_seconds_but_are_for_a_queue_all_along(tmp_path: Path) -> None:
+    def said(made: Made) -> str:
+        drill = Drill(Record(make_run(tmp_path, made)))
+        return "\n".join(finding.text for finding in drill.overview().findings)
+
+    stalled = said(Made("stalled", slow_node=None, stall_s=30, ttft_limit_ms=500))
+    assert "is replica queue" in stalled
+    assert "more replicas" not in stalled
+    assert "more replicas" in said(Made("queued", slow_node=None, queue_ms=300.0, ttft_limit_ms=500))
