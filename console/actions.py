@@ -169,6 +169,7 @@ ACTIONS: Final = (
            ("record", "compare", "scaling"), "Formulas"),
     Action("attempt_before", "left_square_bracket", "[", "Attempt before", "of a run with several", "Look", ("record",)),
     Action("attempt_next", "right_square_bracket", "]", "Next attempt", "of a run with several", "Look", ("record",)),
+    Action("attempts", "K", "K", "Compare the attempts", "of this run, side by side; the last eight", "Look", ("record",)),
 
     Action("replay", "R", "R", "Replay", "the run again, from its record, on the live screens", "Replay", ("runs",
            "record"), "Replay"),

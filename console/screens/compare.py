@@ -1,4 +1,4 @@
-"""Two to eight runs side by side: opened from the list of runs, left to it.
+"""Two to eight attempts side by side: of runs, opened from their list, or of one run, opened from its record.
 
 Samples are read in a thread, one run after the other; who leaves while that goes on ends it with the run that is being read.
 """
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 _FOOTER: Final = ("view_next", "baseline", "metric", "curves", "definitions", "back", "export", "help", "leave")
 
+AT_ONCE: Final = 8  # attempts side by side
+
 
 class _Left(Exception):
     """The screen was left while runs were read."""
@@ -39,9 +41,10 @@ class CompareScreen(LinesKeys, PaintedScreen):
     BINDINGS = bindings("compare")
     WHERE: ClassVar[Where] = "compare"
 
-    def __init__(self, paths: Sequence[Path]) -> None:
+    def __init__(self, sides: Sequence[tuple[Path, int | None]]) -> None:
+        """Runs' folders, each with the number of an attempt; None: the last that measured anything."""
         super().__init__()
-        self._paths = list(paths)
+        self._sides = list(sides)
         self._left = False
 
     def compose(self) -> ComposeResult:
@@ -93,7 +96,7 @@ class CompareScreen(LinesKeys, PaintedScreen):
                 raise _Left
             self.app.call_from_thread(self._say, text)
 
-        return compare([(Record(path), None) for path in self._paths], progress=progress)
+        return compare([(Record(path), number) for path, number in self._sides], progress=progress)
 
     def _say(self, text: str) -> None:
         if self.is_attached:

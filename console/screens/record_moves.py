@@ -8,6 +8,7 @@ from pathlib import Path
 from textual import on
 
 from console.actions import BY_ID
+from console.screens.compare import AT_ONCE, CompareScreen
 from console.screens.drill_moment import LifeScreen
 from console.screens.record_keys import RecordKeys
 from console.store.drill import VIEWS, Choice, DrillStore, FleetBy, View
@@ -150,6 +151,13 @@ class RecordMoves(RecordKeys):
 
     def action_attempt_next(self) -> None:
         self._attempt_beside(1)
+
+    def action_attempts(self) -> None:
+        numbers = self.drill.attempts[-AT_ONCE:]
+        if len(numbers) < 2:
+            self.console_app.tell("this record has one attempt; mark runs on Runs to compare them", "compare", "warning")
+        else:
+            self.app.push_screen(CompareScreen([(self._path, number) for number in numbers]))
 
     def _attempt_beside(self, way: int) -> None:
         number = self.drill.beside(way)

@@ -17,7 +17,7 @@ from console import locations
 from console.actions import BY_ID, Where, bindings, footer_of
 from console.feeds.replay import ReplayFeed
 from console.screens.base import ConsoleApp, Tables
-from console.screens.compare import CompareScreen
+from console.screens.compare import AT_ONCE, CompareScreen
 from console.screens.lines import LinesKeys
 from console.screens.runs_keeping import Keeping
 from console.screens.scaling import ScalingScreen
@@ -33,7 +33,6 @@ from console.widgets.runs import RunsPane
 LOOK_EVERY_S: Final = 3.0
 #: While a folder is read for the first time, rows are shown at least this often.
 SHOW_EVERY_S: Final = 0.25
-AT_ONCE: Final = 8  # runs side by side
 #: In the order of use: a narrow terminal shows the first ones.
 _FOOTER: Final = ("open", "replay", "filter", "mark", "compare", "sort", "scaling", "tag", "delete")
 
@@ -162,7 +161,7 @@ class RunsScreen(LinesKeys, Keeping):
             said = f"mark 2 to {AT_ONCE} runs with space first; {len(chosen)} are marked"
             self.console_app.tell(said, BY_ID["compare"].title, "warning")
         else:
-            self.app.push_screen(CompareScreen([row.path for row in chosen]))
+            self.app.push_screen(CompareScreen([(row.path, None) for row in chosen]))
 
     def action_scaling(self) -> None:
         """Of the marked runs; of all, where none is marked."""

@@ -16,6 +16,7 @@ from textual.pilot import Pilot
 
 from console.app import PacelineApp
 from console.feeds.replay import ReplayFeed
+from console.screens.compare import CompareScreen
 from console.screens.drill_definitions import DefinitionsScreen
 from console.screens.drill_moment import LifeScreen, LogsScreen
 from console.screens.live import LiveScreen
@@ -374,6 +375,29 @@ async def test_attempts_are_gone_through_and_each_has_its_own_verdict(own: Path)
         assert "no attempt before" in toasts(app)
         await on_view(pilot, app, "f")
         assert len(items_of(screen)) == 16
+
+
+async def test_the_attempts_of_a_run_are_compared_from_its_record(own: Path) -> None:
+    app = an_app(own)
+    async with app.run_test(size=(120, 36)) as pilot:
+        await read(pilot, app)
+        await pilot.press("K")
+        assert "this record has one attempt" in toasts(app)
+    run = read_run(own)
+    run.attempts.append(
+        AttemptRecord(2, "performance", "Server", 60.0, 1, run.ended_unix, run.ended_unix + 1, "ENDED", "INVALID")
+    )
+    write_run(own, run)
+    app = an_app(own)
+    async with app.run_test(size=(120, 36)) as pilot:
+        await read(pilot, app)
+        await pilot.press("K")
+        await wait_for(lambda: isinstance(app.screen, CompareScreen) and app.screen.pane.found is not None)
+        assert isinstance(app.screen, CompareScreen)
+        assert app.screen.pane.found is not None
+        assert [(side.attempt, side.verdict) for side in app.screen.pane.found.sides] == [(1, "VALID"), (2, "INVALID")]
+        await pilot.press("escape")
+        assert isinstance(app.screen, RecordScreen)
 
 
 async def test_a_view_that_is_being_read_keeps_the_keys_alive(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
