@@ -28,19 +28,24 @@ def told_if_slow(what: str, after_s: float | None = None) -> Iterator[None]:
 
 @contextlib.contextmanager
 def ended_in_order() -> Iterator[None]:
-    """SIGTERM and SIGHUP end the block as Ctrl-C does: what it has begun to write is taken away again."""
+    """SIGTERM and SIGHUP end the block as Ctrl-C does: what it has begun to write is taken away again, and no further signal
+    interrupts that."""
     if threading.current_thread() is not threading.main_thread():  # only that one may set handlers
         yield
         return
-    numbers = [one for one in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(one) == signal.SIG_DFL]
-    for number in numbers:
-        signal.signal(number, _end)
+    usual = {one: signal.getsignal(one) for one in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)}
+    taken = [one for one, handler in usual.items() if handler in (signal.SIG_DFL, signal.default_int_handler)]
+
+    def end(number: int, _: FrameType | None) -> NoReturn:
+        for one in taken:
+            signal.signal(one, signal.SIG_IGN)
+        raise KeyboardInterrupt if number == signal.SIGINT else SystemExit(128 + number)
+
+    for one in taken:
+        signal.signal(one, end)
     try:
         yield
     finally:
-        for number in numbers:
-            signal.signal(number, signal.SIG_DFL)
-
-
-def _end(number: int, _: FrameType | None) -> NoReturn:
-    raise SystemExit(128 + number)
+        for one in taken:
+            if signal.getsignal(one) is end:  # else the process is on its way out
+                signal.signal(one, usual[one])
