@@ -11,12 +11,10 @@ from typing import ClassVar, Final, cast
 
 from textual.app import ComposeResult
 from textual.binding import Binding
-from textual.containers import Vertical, VerticalScroll
 from textual.content import Content
-from textual.screen import ModalScreen
-from textual.widgets import Static
 
 from console.screens.base import ConsoleApp
+from console.screens.overlay import LinesOver
 from console.store.described import described
 from console.store.fleet import FleetStore
 from console.widgets import pods
@@ -29,17 +27,8 @@ _LABEL: Final = 13  # columns that a head's labels take
 _ALARMING: Final = ("Warning", "Failed", "OOMKilled", "BackOff", "NotReady", "Unschedulable", "Evicted")
 
 
-class DescribeScreen(ModalScreen[None]):
-    BINDINGS: ClassVar = [
-        Binding("escape,D,q", "close", "Close", show=False),
-        Binding("down,j", "scroll('down')", "Down", show=False),
-        Binding("up,k", "scroll('up')", "Up", show=False),
-        Binding("pagedown,space", "scroll('page_down')", "Page down", show=False),
-        Binding("pageup", "scroll('page_up')", "Page up", show=False),
-        Binding("home,g", "scroll('home')", "First line", show=False),
-        Binding("end,b", "scroll('end')", "Last line", show=False),
-        Binding("y", "copy", "Copy", show=False),
-    ]
+class DescribeScreen(LinesOver):
+    BINDINGS: ClassVar = [Binding("y", "copy", "Copy", show=False)]
 
     def __init__(self, store: FleetStore, slot: str) -> None:
         super().__init__()
@@ -47,18 +36,15 @@ class DescribeScreen(ModalScreen[None]):
         self._lines: list[str] = []
 
     def compose(self) -> ComposeResult:
-        with Vertical(id="describe") as box:
-            box.border_title = f"Pod of {self._slot}" + (" · from the record" if self._from_record else "")
-            box.border_subtitle = "↑ ↓ PgUp PgDn scroll · y copies · esc closes"
-            with VerticalScroll(id="describe-lines"):
-                yield Static("" if self._from_record else "asking the head …", id="description", markup=False)
+        recorded = self._from_record
+        title = f"Pod of {self._slot}" + (" · from the record" if recorded else "")
+        yield from self.framed(title, "↑ ↓ PgUp PgDn scroll · y copies · esc closes", "" if recorded else "asking the head …")
 
     def on_resize(self) -> None:
         if self._lines:
             self.call_after_refresh(self._show, "")
 
     def on_mount(self) -> None:
-        self.query_one("#describe-lines").focus()
         self.run_worker(self._ask_for_ever(), group="description", exclusive=True)
 
     @property
@@ -88,27 +74,15 @@ class DescribeScreen(ModalScreen[None]):
         """What is old is said to be so: the head answers from what it has seen."""
         unseen = pods.trouble(self._store)
         first = [Content.styled(f"▲ {text}", "$warning") for text in (unseen, problem) if text]
-        shown = self.query_one("#description", Static)
-        lines = _styled(self._lines, max(_LEAST_WIDTH, shown.content_size.width))
-        shown.update(Content("\n").join([*first, *lines]))
+        lines = _styled(self._lines, max(_LEAST_WIDTH, self.room))
+        self.put(Content("\n").join([*first, *lines]))
 
     def _say(self, text: str) -> None:
-        self.query_one("#description", Static).update(Content.styled(text, "$ink-muted"))
-
-    def action_scroll(self, way: str) -> None:
-        lines = self.query_one("#describe-lines", VerticalScroll)
-        moves = {
-            "down": lines.scroll_down, "up": lines.scroll_up, "page_down": lines.scroll_page_down,
-            "page_up": lines.scroll_page_up, "home": lines.scroll_home, "end": lines.scroll_end,
-        }  # fmt: skip
-        moves[way](animate=False)
+        self.put(Content.styled(text, "$ink-muted"))
 
     def action_copy(self) -> None:
         if self._lines:
             self._consoles.copy("\n".join(self._lines), "description")
-
-    def action_close(self) -> None:
-        self.dismiss(None)
 
 
 def _styled(lines: Sequence[str], width: int) -> list[Content]:

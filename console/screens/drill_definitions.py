@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, ClassVar, Final
 
 from textual.app import ComposeResult
 from textual.binding import Binding
-from textual.containers import Vertical, VerticalScroll
 from textual.content import Content
-from textual.screen import ModalScreen
-from textual.widgets import Static
+
+from console.screens.overlay import LinesOver
 
 if TYPE_CHECKING:
     from harness.analysis.definitions import Definition
@@ -20,30 +19,17 @@ _LEAST_WIDTH: Final = 24
 _LABEL: Final = 9
 
 
-class DefinitionsScreen(ModalScreen[None]):
-    BINDINGS: ClassVar = [
-        Binding("escape,D,q,enter", "close", "Close", show=False),
-        Binding("down,j", "scroll('down')", "Down", show=False),
-        Binding("up,k", "scroll('up')", "Up", show=False),
-        Binding("pagedown,space", "scroll('page_down')", "Page down", show=False),
-        Binding("pageup", "scroll('page_up')", "Page up", show=False),
-        Binding("home,g", "scroll('home')", "First line", show=False),
-        Binding("end,b", "scroll('end')", "Last line", show=False),
-    ]
+class DefinitionsScreen(LinesOver):
+    BINDINGS: ClassVar = [Binding("enter", "close", "Close", show=False)]
 
     def __init__(self, title: str, ids: Sequence[str]) -> None:
         super().__init__()
         self._title, self._ids = title, ids
 
     def compose(self) -> ComposeResult:
-        with Vertical(id="describe") as box:
-            box.border_title = self._title
-            box.border_subtitle = "↑ ↓ PgUp PgDn scroll · esc closes"
-            with VerticalScroll(id="describe-lines"):
-                yield Static("", id="description", markup=False)
+        yield from self.framed(self._title, "↑ ↓ PgUp PgDn scroll · esc closes")
 
     def on_mount(self) -> None:
-        self.query_one("#describe-lines").focus()
         self.call_after_refresh(self._draw)
 
     def on_resize(self) -> None:
@@ -52,23 +38,11 @@ class DefinitionsScreen(ModalScreen[None]):
     def _draw(self) -> None:
         from harness.analysis.definitions import used_ids
 
-        shown = self.query_one("#description", Static)
-        width = max(_LEAST_WIDTH, shown.content_size.width - 1)  # a scrollbar may come
+        width = max(_LEAST_WIDTH, self.room - 1)  # a scrollbar may come
         lines = [line for one in used_ids(self._ids) for line in _lines(one, width)]
-        shown.update(
+        self.put(
             Content("\n").join(lines or [Content.styled("this view has no figures, only what replicas report", "$ink-muted")])
         )
-
-    def action_scroll(self, way: str) -> None:
-        lines = self.query_one("#describe-lines", VerticalScroll)
-        moves = {
-            "down": lines.scroll_down, "up": lines.scroll_up, "page_down": lines.scroll_page_down,
-            "page_up": lines.scroll_page_up, "home": lines.scroll_home, "end": lines.scroll_end,
-        }  # fmt: skip
-        moves[way](animate=False)
-
-    def action_close(self) -> None:
-        self.dismiss(None)
 
 
 def _lines(one: Definition, width: int) -> list[Content]:

@@ -14,6 +14,7 @@ from textual.widgets import Input
 from console.actions import BY_ID, Where, bindings
 from console.screens.base import PaintedScreen, Tables
 from console.screens.lines import LinesKeys
+from console.screens.log_keys import LogKeys
 from console.store.drill import AROUND_S, Ask, DrillStore, keeps, problem_of
 from console.store.drill_tables import tables_of
 from console.store.fleet import FleetStore
@@ -25,7 +26,7 @@ from console.widgets.drill_life import LifePane
 from console.widgets.footer import KeyFooter
 from console.widgets.header import HeaderLine
 from console.widgets.listing import LinesPane
-from console.widgets.logview import MANY, LogView
+from console.widgets.logview import LogView
 from console.widgets.paint import Painted, Run
 from harness.analysis.views import Life, LogLine, SampleRow
 
@@ -163,7 +164,7 @@ def stamp(unix: float) -> str:
     return f"{time.strftime('%H:%M:%S', time.localtime(unix))}.{int(unix % 1 * 1000):03d}"
 
 
-class LogsScreen(PaintedScreen):
+class LogsScreen(LogKeys, PaintedScreen):
     BINDINGS = bindings("record", ("back", "filter", "wide", "left", "right", "copy", *_MOVES))
     WHERE: ClassVar[Where] = "record"
 
@@ -222,35 +223,6 @@ class LogsScreen(PaintedScreen):
         return tables_of([row for row in self.view.rows if isinstance(row, LogLine)])
 
     # --- keys ------------------------------------------------------------------------------------------------
-
-    def action_up(self) -> None:
-        self.view.move(-1)
-
-    def action_down(self) -> None:
-        self.view.move(1)
-
-    def action_page_up(self) -> None:
-        self.view.move(-self.view.page)
-
-    def action_page_down(self) -> None:
-        self.view.move(self.view.page)
-
-    def action_top(self) -> None:
-        self.view.move(-MANY)
-
-    def action_bottom(self) -> None:
-        self.view.move(MANY)
-
-    def action_left(self) -> None:
-        self.view.aside(-1)
-
-    def action_right(self) -> None:
-        self.view.aside(1)
-
-    def action_wide(self) -> None:
-        self.view.wrap = not self.view.wrap
-        self.view.pager.x = 0
-        self.view.repaint()
 
     def action_copy(self) -> None:
         rows, at = self.view.rows, self.view.pager.cursor

@@ -16,6 +16,7 @@ from textual.widgets import Input, Static
 
 from console.actions import Where, bindings, footer_of
 from console.screens.base import PaintedScreen, Tables
+from console.screens.log_keys import LogKeys
 from console.store import tables
 from console.store.fleet import FleetStore
 from console.store.merge import Timeline
@@ -70,7 +71,7 @@ class TimelineBar(Painted):
         return [(text, ink.primary + Style(bold=True)), (" (s follows) ", ink.muted)]
 
 
-class EventsScreen(PaintedScreen):
+class EventsScreen(LogKeys, PaintedScreen):
     BINDINGS = bindings("events")
     WHERE: ClassVar[Where] = "events"
 
@@ -142,43 +143,6 @@ class EventsScreen(PaintedScreen):
         return tables.events(row.entry for row in self.timeline.rows if row.entry is not None)
 
     # --- keys ----------------------------------------------------------------------------------------------
-
-    def _redraw(self) -> None:
-        for painted in self.query(Painted):
-            painted.repaint()
-
-    def _move(self, by: int) -> None:
-        self.view.move(by)
-        self._redraw()
-
-    def action_up(self) -> None:
-        self._move(-1)
-
-    def action_down(self) -> None:
-        self._move(1)
-
-    def action_page_up(self) -> None:
-        self._move(-self.view.page)
-
-    def action_page_down(self) -> None:
-        self._move(self.view.page)
-
-    def action_top(self) -> None:
-        self._move(-MANY)
-
-    def action_bottom(self) -> None:
-        self._move(MANY)
-
-    def action_left(self) -> None:
-        self.view.aside(-1)
-
-    def action_right(self) -> None:
-        self.view.aside(1)
-
-    def action_wide(self) -> None:
-        self.view.wrap = not self.view.wrap
-        self.view.pager.x = 0
-        self._redraw()
 
     def action_follow(self) -> None:
         pager = self.timeline.pager
