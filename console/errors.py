@@ -27,6 +27,8 @@ _EXPECTED = {
     "NoSuchDefinition": BAD_INPUT,
     "CannotCompare": BAD_INPUT,
     "BadReference": BAD_INPUT,
+    "KernelInputError": BAD_INPUT,
+    "NotHere": BAD_INPUT,
     "HeadUnreachable": CRASHED,
     "HeadDied": CRASHED,
     "NotStarted": CRASHED,

@@ -18,6 +18,7 @@ from console.cli import (
     deleting,
     exporting,
     importing,
+    kernels,
     keys,
     labelling,
     listing,
@@ -85,6 +86,7 @@ def build() -> App:
         name = command.__name__
         app.command(command, group=act, usage=f"Usage: paceline {name.replace('_', '-')} {acts.USAGE[name]} [OPTIONS]")
     app.command(scale.scale, group=act, usage=f"Usage: paceline scale {scale.USAGE} [OPTIONS]")
+    app.command(kernels.kernels_app(watch))
     app.command(importing.import_, name="import", group=kept)
     app.command(scoring.score, group=kept)
     app.command(scoring.verify, group=kept)
