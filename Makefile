@@ -2,7 +2,8 @@
 #
 #   make demo    the demo in the console (ARGS="--explore" and other options of `paceline demo` are passed on)
 #   make test    lint, types, import contracts and every test; those of tests/cluster also run on the cluster of PACELINE_KUBECONFIG
-#   make test-vllm  the tests with a real vLLM on the CPU, in an environment of their own (2.6 GB in the user's cache folder)
+#   make test-vllm  the tests with a real vLLM on the CPU, in an environment of their own (3.8 GB in the user's cache folder)
+#   make test-kernels  the tests of the MoE kernels that need triton: its interpreter and its compilers, in the same environment
 #   make demo-vllm  two replicas of a tiny random model on that vLLM, under LoadGen, in the console
 #   make bench   the ratios quoted in README.md, written to build/bench.json
 #   make bench-vllm  those that need vLLM
@@ -16,7 +17,7 @@ BIN := $(VENV)/bin
 VLLM_ENVIRONMENT := python3 tests/vllm/environment.py
 ARGS ?=
 
-.PHONY: help demo demo-vllm test test-vllm bench bench-vllm pictures dashboards lint clean
+.PHONY: help demo demo-vllm test test-vllm test-kernels bench bench-vllm pictures dashboards lint clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -41,12 +42,17 @@ ifeq ($(ARGS),)
 	$(PYTEST) -m "not bench and not alone" -n 3 --dist loadfile --durations=15 tests/system
 	$(PYTEST) -m alone --durations=15 tests/system
 else
-	$(PYTEST) -m "not bench" --ignore=tests/vllm $(ARGS)
+	$(PYTEST) -m "not bench" --ignore=tests/vllm --ignore=tests/kernels $(ARGS)
 endif
 
 # Where there can be no vLLM, the reason is printed and .venv reports every test as skipped for it.
 test-vllm: $(VENV)/.ready
 	@$(VLLM_ENVIRONMENT) test --or $(BIN)/python --durations=15 $(ARGS)
+
+# Two processes: triton decides when it defines a kernel whether it interprets or compiles it.
+test-kernels: $(VENV)/.ready
+	@TRITON_INTERPRET=1 $(VLLM_ENVIRONMENT) test --or $(BIN)/python -n 2 --durations=8 tests/kernels/interpreter
+	@$(VLLM_ENVIRONMENT) test --or $(BIN)/python --durations=8 tests/kernels/compile
 
 bench: $(VENV)/.ready
 	$(BIN)/python -m tests.bench $(ARGS)

@@ -3,7 +3,7 @@
     python3 tests/vllm/environment.py python          make it, or find it made; its interpreter on stdout
     python3 tests/vllm/environment.py test [ARGS…]    and run `pytest ARGS…` in it (tests/vllm unless they name tests)
 
-It is apart from .venv because the CPU build of vLLM wants Python 3.11 and versions of its own, and it takes 2.6 GB and some
+It is apart from .venv because the CPU build of vLLM wants Python 3.11 and versions of its own, and it takes 3.8 GB and some
 minutes, so it lies in the user's cache folder under a name made of its pins: clones share it until they change. Where there
 can be none it says so in one line, `test-vllm: skipped: REASON`, and ends with code 77; with `test --or PYTHON` that
 interpreter then reports each test as skipped, with the reason, instead.
@@ -30,7 +30,7 @@ PINS = ROOT / "constraints-vllm.txt"
 #: Part of the environment's name: raise it when what is done below changes and the pins do not.
 RECIPE = 1
 SKIPPED = 77
-FREE_GB = 4.0
+FREE_GB = 5.5
 INSTALL_WITHIN_S = 3600.0
 TESTS_WITHIN_S = float(os.environ.get("PACELINE_VLLM_TESTS_WITHIN_S", "1500"))
 STAMP = "paceline-environment"
@@ -111,7 +111,7 @@ def _make(at: Path) -> None:
     free_gb = shutil.disk_usage(at.parent).free / 1e9
     if free_gb < FREE_GB:
         raise Failed(f"{at.parent} has {free_gb:.1f} GB free and the environment needs {FREE_GB:g}; set PACELINE_VLLM_ENV")
-    _say(f"making {at} with {base}: some minutes, 2.6 GB; kept until its pins change")
+    _say(f"making {at} with {base}: some minutes, 3.8 GB; kept until its pins change")
     began = time.monotonic()
     shutil.rmtree(at, ignore_errors=True)
     _run([base, "-m", "venv", str(at)])
@@ -125,7 +125,7 @@ def _make(at: Path) -> None:
         if said:
             raise Failed(f"pip could not install {pins[rare]}:\n{said}")
     _run([*pip, "-r", str(PINS)])
-    _run([python, "-c", "import vllm, torch, xgrammar, transformers, mlperf_loadgen, textual, zmq, pytest"])
+    _run([python, "-c", "import vllm, torch, triton, xgrammar, transformers, mlperf_loadgen, textual, zmq, pytest"])
     (at / STAMP).write_text(digest() + "\n")  # last: a build that broke off is made again
     _say(f"made in {time.monotonic() - began:.0f} s")
 
@@ -174,13 +174,17 @@ def _run(command: list[str], may_fail: bool = False) -> str:
 # --- testing in it -------------------------------------------------------------------------------------------
 
 
+def named(arguments: list[str]) -> list[str]:
+    """The arguments of pytest, with which tests."""
+    named_there = any(Path(argument.partition("::")[0]).exists() for argument in arguments)
+    return arguments if named_there else ["tests/vllm", *arguments]
+
+
 def run_tests(python: Path, arguments: list[str]) -> int:
-    if not any(Path(argument.partition("::")[0]).exists() for argument in arguments):
-        arguments = ["tests/vllm", *arguments]
     adopt_orphans()
     inherited = {name: value for name, value in os.environ.items() if name not in ("VIRTUAL_ENV", "PYTHONHOME")}
     environment = {**inherited, **HERMETIC, "PYTHONPATH": str(ROOT)}
-    command = [str(python), "-m", "pytest", "-m", "not bench", *arguments]
+    command = [str(python), "-m", "pytest", "-m", "not bench", *named(arguments)]
     tests = subprocess.Popen(command, cwd=ROOT, env=environment, start_new_session=True)
     try:
         return tests.wait(TESTS_WITHIN_S)
@@ -227,7 +231,7 @@ def main(arguments: list[str]) -> int:
         python = interpreter()
     except Skipped as reason:
         _say(f"skipped: {reason}")
-        return _report_skipped(instead, str(reason)) if instead else SKIPPED
+        return _report_skipped(instead, str(reason), rest) if instead else SKIPPED
     except Failed as error:
         _say(str(error))
         return 1
@@ -237,8 +241,8 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-def _report_skipped(python: str, reason: str) -> int:
-    command = [python, "-m", "pytest", "tests/vllm"]
+def _report_skipped(python: str, reason: str, arguments: list[str]) -> int:
+    command = [python, "-m", "pytest", *(argument for argument in named(arguments) if Path(argument).exists())]
     return subprocess.run(command, cwd=ROOT, env={**os.environ, WHY_NOT: reason}, check=False).returncode
 
 
