@@ -1,1 +1,4 @@
-"""Room for kernels, their tuner and their store of configurations; this version has none. Imports neither console nor harness."""
+"""The MXFP4 mixture-of-experts kernel, its reference, tuner, store of configurations and vLLM plugin (README.md).
+
+Imports neither console nor harness, and no triton or torch by itself.
+"""

@@ -16,7 +16,7 @@ from typing import Any, Final
 from kernels.accelerators import TARGETS
 from kernels.errors import KernelInputError
 from kernels.identity import KERNEL_NAME, kernel_hash
-from kernels.report import Measured
+from kernels.report import BenchTime
 from kernels.store.jsonfiles import JsonFile, read_object
 from kernels.store.lookup import KernelMismatch
 
@@ -24,7 +24,7 @@ BENCH: Final = "gpu_moe"
 _SHAPE = ("experts", "top_k", "hidden", "intermediate")
 
 
-def read_bench(path: Path) -> list[Measured]:
+def read_bench(path: Path) -> list[BenchTime]:
     """KernelInputError with file, field, value and what would be right."""
     file = read_object(path)
     device, rows = file.table.get("device"), file.table.get("rows")
@@ -46,7 +46,7 @@ def read_bench(path: Path) -> list[Measured]:
     ]
 
 
-def _measured(file: JsonFile, where: str, row: dict[str, Any], target: str) -> Measured:
+def _measured(file: JsonFile, where: str, row: dict[str, Any], target: str) -> BenchTime:
     for name in (*_SHAPE, "m"):
         value = row.get(name)
         if isinstance(value, bool) or not isinstance(value, int) or not 0 < value < 10**7:
@@ -55,4 +55,4 @@ def _measured(file: JsonFile, where: str, row: dict[str, Any], target: str) -> M
     if isinstance(us, bool) or not isinstance(us, int | float) or not 0 < us < 1e12 or not math.isfinite(us):
         raise KernelInputError(f"{file.path}: rows: {where}: us = {us!r:.60} must be a number over 0")
     shape = tuple(row[name] for name in _SHAPE)
-    return Measured((shape[0], shape[1], shape[2], shape[3]), target, row["m"], float(us), str(file.path))
+    return BenchTime((shape[0], shape[1], shape[2], shape[3]), target, row["m"], float(us), str(file.path))

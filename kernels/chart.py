@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
+import io
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from kernels.errors import KernelInputError
 from kernels.report import Block
 from kernels.roofline import floor
 from kernels.shapes import MoeShape
+from kernels.store.jsonfiles import write_together
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 SUFFIXES: Final = (".svg", ".png", ".pdf")
 #: Told apart in grey too: by the line and by the point.
@@ -58,7 +59,8 @@ def draw(blocks: Sequence[Block], path: Path) -> None:
             _panel(axes, shape, [block for block in blocks if block.shape == shape])
         for spare in list(panels):
             spare.remove()
-        _save(figure.savefig, path)
+        picture = _picture(figure, path.suffix.lower()[1:])
+    write_together({path: picture})
 
 
 def _panel(axes: Axes, shape: MoeShape, blocks: Sequence[Block]) -> None:
@@ -97,19 +99,9 @@ def _between(first: int, last: int) -> list[int]:
     return sorted({round(first * (last / first) ** (place / 128)) for place in range(129)})
 
 
-def _save(save: object, path: Path) -> None:
-    assert callable(save)
-    kind = path.suffix.lower()[1:]
-    handle, name = -1, ""
-    try:
-        handle, name = tempfile.mkstemp(prefix=".new-", suffix=path.suffix, dir=path.parent)
-        os.close(handle)
-        save(name, format=kind, dpi=150, metadata={"png": {}, "pdf": {"CreationDate": None}, "svg": {"Date": None}}[kind])
-        os.chmod(name, 0o644)
-        os.replace(name, path)
-        name = ""
-    except OSError as error:
-        raise KernelInputError(f"chart {path}: cannot be written: {error.strerror}; name another file") from error
-    finally:
-        if name:
-            Path(name).unlink(missing_ok=True)
+def _picture(figure: Figure, kind: str) -> bytes:
+    """The same bytes for the same figure."""
+    written = io.BytesIO()
+    without_date: dict[str, Any] = {"png": {}, "pdf": {"CreationDate": None}, "svg": {"Date": None}}[kind]
+    figure.savefig(written, format=kind, dpi=150, metadata=without_date)
+    return written.getvalue()

@@ -18,15 +18,14 @@ from kernels.shapes import MoeShape
 from kernels.store.lookup import lookup
 from kernels.store.nodeclass import of_accelerator
 from kernels.store.vllm_tables import find_vllm_tables
-from kernels.tile import LayerConfig, Tile
+from kernels.tile import short
 
 #: Default numbers of tokens.
 MS = tuple(2**power for power in range(10))
-MAX_M = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class BenchTime:
     """A time from elsewhere than the store: a benchmark's file."""
 
     shape: tuple[int, int, int, int]  # experts, top_k, hidden, intermediate
@@ -87,12 +86,12 @@ def report(
     ms: Sequence[int],
     on: Sequence[Accelerator],
     roots: Sequence[Path],
-    measured: Sequence[Measured] = (),
+    measured: Sequence[BenchTime] = (),
 ) -> list[Block]:
     return [_block(shape, ms, accelerator, roots, measured) for shape in shapes for accelerator in on]
 
 
-def _block(shape: MoeShape, ms: Sequence[int], on: Accelerator, roots: Sequence[Path], measured: Sequence[Measured]) -> Block:
+def _block(shape: MoeShape, ms: Sequence[int], on: Accelerator, roots: Sequence[Path], measured: Sequence[BenchTime]) -> Block:
     try:
         chosen, note = (_ours if shape.weights == "mxfp4" else _vllms)(shape, ms, on, roots)
     except KernelInputError as error:  # a table that cannot be used takes nothing from the floors
@@ -122,7 +121,7 @@ def _ours(shape: MoeShape, ms: Sequence[int], on: Accelerator, roots: Sequence[P
         choice = found.config(m)
         facts = found.table.about.keys.get(m) if found.table is not None and found.how == "tuned" else None
         us, source = (facts.us, str(found.table.path)) if facts is not None and found.table is not None else (None, "")
-        chosen[m] = _Chosen(choice.how, choice.key, tiles(choice.config), us, source)
+        chosen[m] = _Chosen(choice.how, choice.key, short(choice.config.json()), us, source)
     return chosen, found.note if found.how != "default" else ""
 
 
@@ -134,17 +133,5 @@ def _vllms(shape: MoeShape, ms: Sequence[int], on: Accelerator, roots: Sequence[
     for m in ms:
         key, config = table.config(m)
         facts = table.about.keys.get(m) if table.about is not None else None
-        sizes = "x".join(str(config[f"BLOCK_SIZE_{name}"]) for name in "MNK")
-        tile = f"{sizes}/{config['num_warps']}/{config['num_stages']}"
-        chosen[m] = _Chosen("vllm", key, tile, facts.us if facts is not None else None, str(table.path))
+        chosen[m] = _Chosen("vllm", key, short(config), facts.us if facts is not None else None, str(table.path))
     return chosen, ""
-
-
-def tiles(config: LayerConfig) -> str:
-    """`16x64x128/4/2` for M, N, K, warps and stages of both GEMMs, or one after the other."""
-    one, other = _tile(config.gate_up), _tile(config.down)
-    return one if config.gate_up == config.down else f"{one} {other}"
-
-
-def _tile(tile: Tile) -> str:
-    return f"{tile.block_m}x{tile.block_n}x{tile.block_k}/{tile.warps}/{tile.stages}"

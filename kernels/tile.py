@@ -9,7 +9,7 @@ In JSON the gate/up GEMM's fields stand where vLLM has them and the down GEMM's 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import Any
 
 from kernels.errors import KernelInputError
@@ -79,6 +79,14 @@ _DEFAULT = Tile()
 assert tuple(_NAMES) == tuple(field.name for field in fields(Tile))
 
 
+def short(config: Mapping[str, Any]) -> str:
+    """`16x64x128/4/2` for M, N, K, warps and stages, of a configuration in JSON's words (vLLM's too); that of the down GEMM
+    follows where it has another."""
+    sizes = "x".join(str(config[f"BLOCK_SIZE_{name}"]) for name in "MNK")
+    own = f"{sizes}/{config['num_warps']}/{config['num_stages']}"
+    return own if DOWN not in config else f"{own} {short(config[DOWN])}"
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class LayerConfig:
     """Of one layer at one M."""
@@ -106,6 +114,3 @@ class LayerConfig:
         if not isinstance(down, Mapping):
             raise KernelInputError(f"{where}: {DOWN} = {down!r:.60} must be a table of a tile")
         return cls(gate_up, Tile.of({"BLOCK_SIZE_M": gate_up.block_m, **down}, f"{where}: {DOWN}"))
-
-    def with_block_m(self, block_m: int) -> LayerConfig:
-        return LayerConfig(replace(self.gate_up, block_m=block_m), replace(self.down, block_m=block_m))

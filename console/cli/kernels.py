@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import platformdirs
 from cyclopts import App, Group, Parameter
 
 from console.cli import tuning
@@ -16,7 +15,7 @@ from console.cli.waiting import told_if_slow
 
 if TYPE_CHECKING:
     from kernels.accelerators import Accelerator
-    from kernels.report import Block, Measured, Row
+    from kernels.report import BenchTime, Block, Row
     from kernels.shapes import MoeShape
     from kernels.store import About, Table, VllmTable
 
@@ -145,7 +144,8 @@ def _words(text: str, option: str) -> list[str]:
 
 
 def _tokens(text: str | None) -> tuple[int, ...]:
-    from kernels.report import MAX_M, MS
+    from kernels.report import MS
+    from kernels.store.about import MAX_M
 
     if text is None:
         return MS
@@ -198,11 +198,11 @@ def _roots(store: Path | None) -> tuple[Path, ...]:
     if store is not None:
         return checked_root(store.expanduser(), "--store"), SHIPPED
     roots = store_roots()
-    own = platformdirs.user_data_path("paceline") / "kernels"  # where tune writes unless it is told another place
+    own = tuning.own_store()
     return (own, *roots) if len(roots) == 1 and own.is_dir() else roots
 
 
-def _measured(paths: Iterable[Path]) -> list[Measured]:
+def _measured(paths: Iterable[Path]) -> list[BenchTime]:
     from kernels.bench_file import read_bench
 
     return [one for path in paths for one in read_bench(path.expanduser())]

@@ -10,7 +10,7 @@ import shlex
 import shutil
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -81,10 +81,10 @@ def tune(
     if offline:
         return _offline(given, as_json=json)
     from kernels.tuner.node import Node
-    from kernels.tuner.tune import gpu_of, tune_on
+    from kernels.tuner.tune import cache_in, gpu_of, tune_on
 
     given.check()
-    with _resumable(given, ""), Node(given.python, given.cache) as node:
+    with _resumable(given, ""), Node(given.python, cache_in(given.store)) as node:
         with told_if_slow(f"asking {python} for its GPU"):
             probe = gpu_of(given.python, kernel, given.compiler_target, node)
         plan = given.plan(probe.node_class.target)
@@ -145,6 +145,11 @@ def _counts(of: Candidates) -> dict[str, int]:
 # --- what was given -----------------------------------------------------------------------------------------
 
 
+def own_store() -> Path:
+    """The user's, where tables are written unless another place is named."""
+    return platformdirs.user_data_path("paceline") / "kernels"
+
+
 class _Given:
     def __init__(
         self, model: str, target: str | None, m: str, tp: int, ep: int, dtype: Literal["bf16", "fp16"],
@@ -157,12 +162,7 @@ class _Given:
         self.python = str(Path(python).expanduser().absolute()) if os.sep in python else python
         self.given_store = store
         named = os.environ.get("PACELINE_KERNEL_STORE", "").strip()
-        usual = Path(named) if named else platformdirs.user_data_path("paceline") / "kernels"
-        self.store = (store or usual).expanduser().absolute()
-
-    @property
-    def cache(self) -> Path:
-        return self.store / ".tuning" / "compiled"
+        self.store = (store or (Path(named) if named else own_store())).expanduser().absolute()
 
     @property
     def compiler_target(self) -> str | None:
@@ -301,10 +301,12 @@ def progress_words(at: Progress) -> str:
 
 
 def _say(found: Tuned, given: _Given) -> None:
+    from kernels.tile import short
+
     rows = [
         [
             number(m), number(one.measured.uniform_us), number(one.measured.spread_us), number(one.measured.zipf_us),
-            number(one.floor_us), f"{one.of_floor:.0%}", f"{one.measured.error:.1e}", _tile_words(one.config),
+            number(one.floor_us), f"{one.of_floor:.0%}", f"{one.measured.error:.1e}", short(one.config),
         ]
         for m, one in sorted(found.chosen.items())
     ]  # fmt: skip
@@ -327,15 +329,6 @@ def _say(found: Tuned, given: _Given) -> None:
         if given.kernel == "paceline":
             used = f"PACELINE_KERNEL_STORE={shlex.quote(str(given.store))}"
         say(f"To use it, set {used} where the engine runs.")
-
-
-def _tile_words(config: Mapping[str, Any]) -> str:
-    def words(of: Mapping[str, Any]) -> str:
-        size = "x".join(str(of[f"BLOCK_SIZE_{name}"]) for name in "MNK")
-        return f"{size}/{of['num_warps']}/{of['num_stages']}"
-
-    down = config.get("down")
-    return words(config) if down is None else f"{words(config)} + {words({'BLOCK_SIZE_M': config['BLOCK_SIZE_M'], **down})}"
 
 
 def _facts(found: Tuned, given: _Given) -> dict[str, Any]:

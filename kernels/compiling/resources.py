@@ -8,11 +8,10 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from kernels.accelerators import TARGETS
+from kernels.accelerators import TARGETS, accelerator
 
 #: Of one compute unit. AMD: four SIMDs, whose waves LLVM counts itself; NVIDIA (sm_90): registers and warps of one SM.
 _AMD_SIMDS = 4
-_LDS_KIB = {"gfx942": 64, "gfx950": 160}
 _SM_REGISTERS, _SM_WARPS, _SM_SHARED, _SHARED_RESERVED, _SM_BLOCKS = 65536, 64, 228 * 1024, 1024, 32
 
 
@@ -54,7 +53,7 @@ def amd(target: str, assembly: str, shared_bytes: int, warps: int) -> Resources:
         return int(found.group(1))
 
     waves = number(r"Occupancy: (\d+)")
-    groups = min(_AMD_SIMDS * waves // warps, _LDS_KIB[target] * 1024 // max(shared_bytes, 1))
+    groups = min(_AMD_SIMDS * waves // warps, accelerator(target).shared_kib * 1024 // max(shared_bytes, 1))
     return Resources(
         target,
         warps,

@@ -13,6 +13,7 @@ import triton
 
 from kernels.errors import KernelInputError
 from kernels.moe.align_kernel import moe_align_pairs
+from kernels.reference.align import most_blocks
 
 _CHUNK = 1024
 
@@ -24,11 +25,6 @@ class Alignment:
     sorted_ids: torch.Tensor  # [blocks * block_m] i32
     block_experts: torch.Tensor  # [blocks] i32
     padded: torch.Tensor  # [1] i32
-
-
-def most_blocks(pairs: int, block_m: int, experts: int) -> int:
-    """Blocks that `pairs` can need, however they are routed: grids and buffers have this size."""
-    return (pairs + min(pairs, experts) * (block_m - 1)) // block_m
 
 
 def moe_align(topk_ids: torch.Tensor, block_m: int, experts: int, expert_map: torch.Tensor | None = None) -> Alignment:

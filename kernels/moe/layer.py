@@ -22,8 +22,8 @@ from kernels.tile import LayerConfig
 DTYPES: Final[dict[torch.dtype, Dtype]] = {torch.bfloat16: "bf16", torch.float16: "fp16"}
 _ALIGNMENT = 256  # bytes between the two parts of a workspace
 _NAN_SCALE = 255
-#: Largest scale code whose products with 6 (the largest code of a weight) float16 can hold.
-_FP16_SCALE = 127 + 13
+#: Largest scale code whose products with 6 (the largest code of a weight) the type can hold.
+_LARGEST_SCALE = {torch.bfloat16: 127 + 125, torch.float16: 127 + 13}
 _INTERPRETED: Final = not isinstance(moe_gemm, triton.runtime.JITFunction)
 if _INTERPRETED:
     round_to_nearest()
@@ -121,10 +121,10 @@ def workspace_bytes(tokens: int, top_k: int, hidden: int, intermediate: int, ite
 def check_scales(name: str, scales: torch.Tensor, dtype: torch.dtype) -> None:
     """Once, for weights as they are loaded: the kernel multiplies by scales without looking for those that are no number.
 
-    KernelInputError for code 255, E8M0's NaN, which would become an infinity that a clamped activation hides; and with float16
-    for scales that it cannot hold together with a weight. Code 0, which is 2^-127, counts as about zero in the kernel.
+    KernelInputError for code 255, E8M0's NaN, which would become an infinity that a clamped activation hides; and for scales
+    that `dtype` cannot hold together with a weight. Code 0, which is 2^-127, counts as about zero in the kernel.
     """
-    largest, what = (_NAN_SCALE - 1, "that is NaN") if dtype != torch.float16 else (_FP16_SCALE, "too large for float16")
+    largest, what = _LARGEST_SCALE[dtype], f"too large for {str(dtype).removeprefix('torch.')}"
     if not scales.numel() or int(scales.max()) <= largest:
         return
     place = (scales.reshape(-1) > largest).nonzero()[0].item()

@@ -54,11 +54,6 @@ class Case:
             expert_map=self.expert_map, weights_on_input=weights_on_input,
         )  # fmt: skip
 
-    def active_experts(self) -> int:
-        """How many of the experts here some token chose: what a floor counts bytes of."""
-        chosen = np.unique(self.topk_ids)
-        return int(chosen.size if self.expert_map is None else (self.expert_map[chosen] >= 0).sum())
-
 
 def make_case(shape: MoeShape, tokens: int, seed: int, *, routing: RoutingKind = "uniform") -> Case:
     _require(shape, tokens, routing)

@@ -15,6 +15,7 @@ from kernels.store.jsonfiles import JsonFile
 from kernels.store.nodeclass import NodeClass, parse_slug
 
 SCHEMA: Final = 1
+MAX_M: Final = 1 << 20
 Origin = Literal["measured", "untimed"]
 _HASH = re.compile(r"[0-9a-f]{12}")
 
@@ -124,11 +125,16 @@ def _shape(file: JsonFile) -> MoeShape:
     return shape
 
 
+def is_m(key: str) -> bool:
+    """Whether it is a number of tokens as tables have them."""
+    return key.isascii() and key.isdigit() and key == key.lstrip("0") and len(key) <= 7 and int(key) <= MAX_M
+
+
 def _by_m(file: JsonFile) -> dict[str, Any]:
     keys = _Fields(file, file.table, ()).table("keys", {})
     for key in keys:
-        if not (key.isascii() and key.isdigit() and key == key.lstrip("0") and len(key) <= 7):
-            raise KernelInputError(f"{file.at('keys', key)} must be a number of tokens")
+        if not is_m(key):
+            raise KernelInputError(f"{file.at('keys', key)} must be a number of tokens, 1 to {MAX_M}")
     return keys
 
 

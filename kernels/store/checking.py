@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kernels.errors import KernelInputError
-from kernels.identity import kernel_hash
 from kernels.store.files import Table, about_path, read_table
 from kernels.store.lookup import check_kernel, check_place, table_files
 from kernels.store.names import ABOUT, MXFP4, parse_name
@@ -102,7 +101,7 @@ def _judged(table: Table) -> Iterator[str]:
     except KernelInputError as error:
         yield str(error)
     try:
-        check_kernel(table, kernel_hash())
+        check_kernel(table)
     except KernelInputError as error:
         yield str(error)
     if not table.about.table_hash:

@@ -17,16 +17,13 @@ from typing import Any, Final
 
 from kernels.errors import KernelInputError
 from kernels.shapes import MoeShape
-from kernels.store.about import SCHEMA, About, KeyFacts, about_json, about_of
+from kernels.store.about import MAX_M, About, about_json, about_of, is_m
 from kernels.store.jsonfiles import JsonFile, hash_of, read_object, text_of, write_together
 from kernels.store.names import ABOUT, MXFP4, TableName, name_of, parse_name
 from kernels.store.nodeclass import NodeClass
 from kernels.tile import LayerConfig
 
-__all__ = ["SCHEMA", "About", "KeyFacts", "Table", "about_path", "class_folder", "read_table", "write_table"]
-
 TRITON: Final = "triton_version"
-MAX_M: Final = 1 << 20
 MOST_KEYS: Final = 1000
 
 
@@ -59,7 +56,7 @@ def read_table(path: Path) -> Table:
             f"{path}: not the name of a table of this kernel, as in E=128,N=2880,device_name=…,dtype={MXFP4}.json"
         )
     file = read_object(path)
-    configs = {m: LayerConfig.of(_config(file, key), file.at(key)) for m, key in keys_of(file)}
+    configs = {m: LayerConfig.of(tile_at(file, key), file.at(key)) for m, key in keys_of(file)}
     beside = about_path(path)
     if not beside.is_file():
         raise KernelInputError(f"{path}: {beside.name}, which says where it is from, is not beside it; copy both, or tune again")
@@ -81,7 +78,7 @@ def keys_of(file: JsonFile) -> list[tuple[int, str]]:
             if not isinstance(file.table[key], str):
                 raise KernelInputError(f"{file.at(key)} = {file.table[key]!r} must be a text, as in 3.9.0")
             continue
-        if not (key.isascii() and key.isdigit() and key == key.lstrip("0") and len(key) <= 7 and int(key) <= MAX_M):
+        if not is_m(key):
             raise KernelInputError(f"{file.at(key)} must be a number of tokens, 1 to {MAX_M}, or {TRITON}")
         found.append((int(key), key))
     if not found:
@@ -91,7 +88,7 @@ def keys_of(file: JsonFile) -> list[tuple[int, str]]:
     return sorted(found)
 
 
-def _config(file: JsonFile, key: str) -> Mapping[str, Any]:
+def tile_at(file: JsonFile, key: str) -> dict[str, Any]:
     value = file.table[key]
     if not isinstance(value, dict):
         raise KernelInputError(f"{file.at(key)} = {str(value)[:40]!r} must be a table of a tile ({{…}})")

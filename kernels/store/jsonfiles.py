@@ -126,14 +126,13 @@ def write_together(files: dict[Path, bytes]) -> None:
             os.replace(made, path)
             replaced.append((path, before))
     except OSError as error:
-        for path, before in reversed(replaced):
+        for done, before in reversed(replaced):
             with contextlib.suppress(OSError):
                 if before is None:
-                    path.unlink()
+                    done.unlink()
                 else:
-                    os.replace(_write_aside(path, before), path)
-        named = error.filename2 or error.filename or next(iter(files))
-        raise KernelInputError(f"{named}: cannot be written: {error.strerror}; name another folder") from error
+                    os.replace(_write_aside(done, before), done)
+        raise KernelInputError(f"{path}: cannot be written: {error.strerror}; name another folder") from error
     finally:
         for made in aside.values():
             made.unlink(missing_ok=True)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 from kernels.errors import KernelInputError
-from kernels.identity import kernel_hash as our_kernel_hash
+from kernels.identity import kernel_hash
 from kernels.shapes import MoeShape
 from kernels.store.files import Table, read_table
 from kernels.store.names import ABOUT, MXFP4, TableName, parse_name
@@ -109,12 +109,10 @@ def lookup(
     node_class: NodeClass,
     roots: Sequence[Path] | None = None,
     *,
-    kernel_hash: str | None = None,
     triton: str = "",
 ) -> Found:
     """Raises KernelMismatch, and KernelInputError for a table that is damaged, misplaced or of another target."""
     notes: list[str] = []
-    wanted = our_kernel_hash() if kernel_hash is None else kernel_hash
     tables = [
         table for root in (store_roots() if roots is None else roots) for table in _candidates(root, shape, node_class, notes)
     ]
@@ -122,26 +120,20 @@ def lookup(
         if _rank(table, node_class) == _UNUSABLE:
             notes.append(f"{table.path} was measured on {table.about.node_class}, another class")
             continue
-        check_kernel(table, wanted)
+        check_kernel(table)
         notes += _remarks(table, shape, node_class, triton)
         return Found("tuned" if table.about.origin == "measured" else "untimed", table, "; ".join(notes), shape)
     notes.append(f"no table for E={shape.experts}, N={shape.intermediate}, H={shape.hidden} on {node_class}: the default is used")
     return Found("default", None, "; ".join(notes), shape)
 
 
-def check_kernel(table: Table, wanted: str) -> None:
-    if table.about.kernel_hash != wanted:
+def check_kernel(table: Table) -> None:
+    if table.about.kernel_hash != kernel_hash():
         raise KernelMismatch(
-            f"{table.path}: is for kernel {table.about.kernel_hash or '(none)'} and this kernel is {wanted}: what was measured "
-            "does not hold for it; tune again (`paceline kernels tune`) or use the version that wrote it; "
+            f"{table.path}: is for kernel {table.about.kernel_hash or '(none)'} and this kernel is {kernel_hash()}: "
+            "what was measured does not hold for it; tune again (`paceline kernels tune`) or use the version that wrote it; "
             "`paceline kernels check FOLDER` lists such tables"
         )
-
-
-def read_tables(root: Path) -> Iterator[Path]:
-    """Every table of our kernel in a store."""
-    for folder in (root, *sorted(each for each in _listed(root) if parse_slug(each.name) and _is_folder(each))):
-        yield from sorted(path for path, name in table_files(folder) if name.dtype == MXFP4)
 
 
 def table_files(folder: Path) -> Iterator[tuple[Path, TableName]]:
@@ -179,10 +171,8 @@ def _rank(table: Table, node_class: NodeClass) -> tuple[int, int]:
 
 def _candidates(root: Path, shape: MoeShape, node_class: NodeClass, notes: list[str]) -> Iterator[Table]:
     """Those of this shape and target. A damaged table of another class is that class's trouble, and is passed over here."""
-    for path in read_tables(root):
-        name = parse_name(path.name)
-        if name is None or not name.fits(shape, MXFP4):
-            continue
+    folders = (root, *sorted(each for each in _listed(root) if parse_slug(each.name) and _is_folder(each)))
+    for path in (path for folder in folders for path, name in table_files(folder) if name.fits(shape, MXFP4)):
         of = parse_slug(path.parent.name) if path.parent != root else None
         if of is not None and of.target != node_class.target:
             continue

@@ -14,7 +14,7 @@ from typing import Any, Final
 from kernels.errors import KernelInputError
 from kernels.shapes import MoeShape
 from kernels.store.about import About, about_json, about_of
-from kernels.store.files import TRITON, about_path, keys_of
+from kernels.store.files import TRITON, about_path, keys_of, tile_at
 from kernels.store.jsonfiles import JsonFile, hash_of, read_object, text_of, write_together
 from kernels.store.lookup import table_files
 from kernels.store.names import MXFP4, VLLM_DTYPES, TableName, name_of, parse_name
@@ -115,9 +115,7 @@ def find_vllm_tables(shape: MoeShape, node_class: NodeClass, roots: Sequence[Pat
 
 
 def _config(file: JsonFile, key: str) -> dict[str, int]:
-    table = file.table[key]
-    if not isinstance(table, dict):
-        raise KernelInputError(f"{file.at(key)} = {str(table)[:40]!r} must be a table of a tile ({{…}})")
+    table = tile_at(file, key)
     for field, (needed, allowed) in _FIELDS.items():
         if field not in table:
             if needed:

@@ -62,7 +62,6 @@ def halve(
     measure: Callable[[C, int], Measured | Failed],
     *,
     first: int = FIRST_REPETITIONS,
-    eta: int = ETA,
     least_us: Callable[[C], float] = lambda _: 0.0,
     keep_on: Callable[[], bool] = lambda: True,
     told: Callable[[Step], None] = lambda _: None,
@@ -98,10 +97,10 @@ def halve(
         alive = sorted((one for one in alive if one in latest), key=us)
         if len(alive) <= 1 or not found.complete:
             break
-        kept = math.ceil(len(alive) / eta)
+        kept = math.ceil(len(alive) / ETA)
         dropped[:0] = alive[kept:]
         alive = alive[:kept]
-        repetitions *= eta
+        repetitions *= ETA
         number += 1
     found.order = [(one, latest[one]) for one in (*alive, *dropped) if one in latest]
     return found

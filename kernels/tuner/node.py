@@ -35,8 +35,6 @@ class Probe:
     memory_bytes: int = 0
     driver: str = ""
     clocks: str = ""
-    runtime: str = ""
-    python: str = ""
 
     @property
     def node_class(self) -> NodeClass:

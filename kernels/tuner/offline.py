@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from itertools import zip_longest
@@ -59,13 +59,17 @@ def candidates(shape: MoeShape, m: int, on: Accelerator, dtype: Dtype, most: int
 def chosen(pruned: Pruned, most: int) -> list[Tile]:
     """The first `most` in the order of promise; half of them are the best of each size of block in turn, since the order is made
     of guesses, and since BLOCK_SIZE_M must agree between the two GEMMs."""
-    by_size: dict[tuple[int, int, int], list[Tile]] = {}
-    for tile in pruned.kept:
-        by_size.setdefault((tile.block_m, tile.block_n, tile.block_k), []).append(tile)
-    in_turn = [tile for layer in zip_longest(*by_size.values()) for tile in layer if tile is not None]
-    first = dict.fromkeys(in_turn[: most // 2])
+    first = dict.fromkeys(in_turn(pruned.kept)[: most // 2])
     for tile in pruned.kept:
         if len(first) >= most:
             break
         first[tile] = None
     return [tile for tile in pruned.kept if tile in first]
+
+
+def in_turn(tiles: Iterable[Tile]) -> list[Tile]:
+    """The best of each size of block, then the second best of each, …"""
+    by_size: dict[tuple[int, int, int], list[Tile]] = {}
+    for tile in tiles:
+        by_size.setdefault((tile.block_m, tile.block_n, tile.block_k), []).append(tile)
+    return [tile for layer in zip_longest(*by_size.values()) for tile in layer if tile is not None]

@@ -1,7 +1,7 @@
 """What a tile would take by arithmetic alone: to put tiles into an order, and to skip what cannot win. Never shown as a time.
 
-`least_us` is a bound: bytes that must be read once at full bandwidth, operations on padded tiles at peak. `predicted_us` adds
-guesses at what keeps a kernel from it, so it orders tiles but proves nothing.
+`least_us` is a bound: bytes that must be read once at full bandwidth, operations on padded tiles at peak. `predicted_gemm_us`
+adds guesses at what keeps a kernel from it, so it orders tiles but proves nothing.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from kernels.compiling.resources import Resources
 from kernels.moe.launch import Gemm
 from kernels.roofline import active_experts
 from kernels.shapes import BYTES_PER_WEIGHT, MoeShape
-from kernels.tile import LayerConfig, Tile
-from kernels.tuner.space import GEMMS, gemm_size, programs, row_blocks
+from kernels.tile import Tile
+from kernels.tuner.space import gemm_size, programs, row_blocks
 
 #: What is read again comes from a cache, which is so many times as fast as memory. Between 2 and 3.3 by data sheets.
 CACHE_SPEEDUP = 3.0
@@ -24,13 +24,6 @@ def least_us(shape: MoeShape, m: int, tile: Tile, which: Gemm, on: Accelerator) 
     """No launch of this tile is faster, under uniform routing."""
     return max(
         _first_bytes(shape, m, which) / on.bandwidth_tb_s * 1e-6, _padded_flops(shape, m, tile, which) / on.bf16_tflops * 1e-6
-    )
-
-
-def predicted_us(shape: MoeShape, m: int, config: LayerConfig, on: Accelerator) -> float:
-    """Of a layer's two GEMMs."""
-    return sum(
-        predicted_gemm_us(shape, m, tile, which, on) for which, tile in zip(GEMMS, (config.gate_up, config.down), strict=True)
     )
 
 
@@ -54,16 +47,6 @@ def predicted_gemm_us(
     # The last programs run with half of the slots empty on average. Whole rounds would be false precision: routing is random.
     last_round = 1.0 + 0.5 * (1.0 - 1.0 / rounds) / rounds
     return max(memory_us / min(1.0, in_flight), operations_us) * last_round
-
-
-def cannot_beat(
-    shape: MoeShape, m: int, tile: Tile, which: Gemm, on: Accelerator, best_us: float, margin: float = 0.02
-) -> str | None:
-    """Why trying this tile is a waste, given the best that was MEASURED for this GEMM."""
-    bound = least_us(shape, m, tile, which, on)
-    if bound <= best_us * (1.0 - margin):
-        return None
-    return f"roofline: at least {bound:.1f} us by bytes and padded operations, {best_us:.1f} us was measured"
 
 
 def _pairs(shape: MoeShape, m: int) -> float:

@@ -54,6 +54,11 @@ _JOINT_OF_EACH: Final = 2  # best tiles of each GEMM that are tried together, fo
 _JOINT_AT_MOST: Final = 9
 
 
+def cache_in(store: Path) -> Path:
+    """Of what was compiled."""
+    return store / ".tuning" / "compiled"
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
     shape: MoeShape
@@ -80,7 +85,7 @@ class Plan:
 
     @property
     def cache(self) -> Path:
-        return self.store / ".tuning" / "compiled"
+        return cache_in(self.store)
 
 
 @dataclass(frozen=True, slots=True)

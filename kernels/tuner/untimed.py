@@ -25,7 +25,8 @@ from kernels.identity import kernel_hash
 from kernels.moe.launch import Dtype, Gemm
 from kernels.roofline import floor
 from kernels.shapes import MoeShape, model
-from kernels.store.files import About, KeyFacts, class_folder, write_table
+from kernels.store.about import About, KeyFacts
+from kernels.store.files import class_folder, write_table
 from kernels.store.nodeclass import of_accelerator
 from kernels.tile import LayerConfig, Tile
 from kernels.tuner.predict import predicted_gemm_us

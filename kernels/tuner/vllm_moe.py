@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from itertools import product
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final
 
 from kernels.accelerators import Accelerator
 from kernels.errors import KernelInputError, NotHere
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
     from kernels.tuner.measure import Call
 
-VllmWeights = Literal["bf16", "fp8", "int4"]
 #: In the names of vLLM's tables.
 TABLE_DTYPE: Final[dict[str, str]] = {"bf16": "bf16", "fp8": "fp8_w8a8", "int4": "int4_w4a16"}
 FP8_BLOCK: Final = 128  # weights and activations have a scale a block of so many

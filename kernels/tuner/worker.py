@@ -20,14 +20,12 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from kernels.shapes import Activation, MoeShape
 
 if TYPE_CHECKING:
     from kernels.tuner.measure import Bench
-
-REHEARSAL_DEVICE: Final = "CPU (rehearsal)"
 
 
 def shape_json(shape: MoeShape) -> dict[str, Any]:

@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Any
 from kernels.accelerators import TARGETS, accelerator
 from kernels.errors import KernelInputError, NotHere
 from kernels.identity import KERNEL_NAME, kernel_hash
-from kernels.shapes import MoeShape, model
+from kernels.shapes import BYTES_PER_WEIGHT, MoeShape, model
 from kernels.tile import LayerConfig, Tile
 
 if TYPE_CHECKING:
@@ -229,18 +229,14 @@ class Run:
 
     def tiles_to_tune(self, m: int, which: Any) -> list[Tile]:
         from kernels.compiling.job import gemm_job
+        from kernels.tuner.offline import in_turn
         from kernels.tuner.prune import by_rules
         from kernels.tuner.space import tiles
 
         shape = model(JUDGED)
         ordered = by_rules(tiles(shape, m, self.node_class.target, which), shape, m, which, self.on).kept
-        of_size: dict[tuple[int, int, int], list[Tile]] = {}
-        for tile in ordered:
-            of_size.setdefault((tile.block_m, tile.block_n, tile.block_k), []).append(tile)
-        longest = max((len(of) for of in of_size.values()), default=0)
-        in_turn = [of[place] for place in range(longest) for of in of_size.values() if place < len(of)]
-        jobs = {tile: gemm_job(self.node_class.target, self.shapes()[JUDGED], tile, "bf16", which) for tile in in_turn}
-        return [tile for tile in in_turn if jobs[tile] not in self.unfit][: 1 if self.rehearse else 40]
+        jobs = {tile: gemm_job(self.node_class.target, self.shapes()[JUDGED], tile, "bf16", which) for tile in in_turn(ordered)}
+        return [tile for tile, job in jobs.items() if job not in self.unfit][: 1 if self.rehearse else 40]
 
     # --- steps ----------------------------------------------------------------------------------------------
 
@@ -355,7 +351,9 @@ class Run:
             assert isinstance(failed, Failed)
             self.failed(f"ours on {name} at M {m}", RuntimeError(failed.why))
             return
-        row = self.row(name, m, KERNEL_NAME, 0.53125, [first.uniform_us, second.uniform_us], first.spread_us, "uniform")
+        row = self.row(
+            name, m, KERNEL_NAME, BYTES_PER_WEIGHT["mxfp4"], [first.uniform_us, second.uniform_us], first.spread_us, "uniform"
+        )
         row |= {"config": config.json(), "origin": origin, "error": first.error, "zipf_us": min(first.zipf_us, second.zipf_us)}
         self.told(row)
 

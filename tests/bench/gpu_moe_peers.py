@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import torch
 
-from kernels.shapes import GPT_OSS_SWIGLU, MoeShape
+from kernels.shapes import BYTES_PER_WEIGHT, GPT_OSS_SWIGLU, MoeShape
 from kernels.tuner.measure import SETS_AT_LEAST, Call, activate
 from kernels.tuner.ours import Mxfp4Subject
 
@@ -29,7 +29,7 @@ class GroupedMm:
     """torch's grouped GEMM on bf16 weights, with activation and combine by plain torch operations."""
 
     name = "torch._grouped_mm bf16"
-    bytes_per_weight = 2.0
+    bytes_per_weight = BYTES_PER_WEIGHT["bf16"]
     same_weights = False
 
     def __init__(self, shape: MoeShape, device: torch.device, sets: int = SETS_AT_LEAST) -> None:
@@ -67,7 +67,7 @@ class TritonKernels:
     """The matmul_ogs kernels that vLLM runs gpt-oss with, through vLLM's own wrapper, on the same MXFP4 weights as ours."""
 
     name = "vllm triton_kernels"
-    bytes_per_weight = 0.53125
+    bytes_per_weight = BYTES_PER_WEIGHT["mxfp4"]
     same_weights = True
 
     def __init__(self, subject: Mxfp4Subject) -> None:

@@ -16,8 +16,8 @@ from kernels.compiling.resources import Resources
 from kernels.moe.launch import Gemm
 from kernels.roofline import floor
 from kernels.shapes import MoeShape, model
-from kernels.tile import LayerConfig, Tile
-from kernels.tuner.predict import cannot_beat, least_us, predicted_gemm_us, predicted_us
+from kernels.tile import Tile
+from kernels.tuner.predict import least_us, predicted_gemm_us
 from kernels.tuner.prune import by_compiler, by_rules, candidates
 from kernels.tuner.space import GEMMS, block_ms, blocks_per_expert, gemm_size, row_blocks, tiles
 from kernels.tuner.untimed import MS, PALETTE, choose, shapes
@@ -117,26 +117,10 @@ def test_the_bound_of_a_gemm_is_never_below_its_share_of_the_layers_floor(m: int
         assert predicted_gemm_us(GPT_OSS, m, tile, which, MI300X) >= bound * 0.999
 
 
-def test_a_layer_is_predicted_as_the_sum_of_its_gemms() -> None:
-    config = LayerConfig(Tile(16, 64, 256), Tile(16, 128, 128))
-    parts = (
-        predicted_gemm_us(GPT_OSS, 16, config.gate_up, "gate_up", MI300X),
-        predicted_gemm_us(GPT_OSS, 16, config.down, "down", MI300X),
-    )
-    assert predicted_us(GPT_OSS, 16, config, MI300X) == pytest.approx(sum(parts))
-
-
 def test_programs_that_fit_more_often_are_predicted_no_slower() -> None:
     tile = Tile(16, 64, 128)
     few, many = (predicted_gemm_us(GPT_OSS, 64, tile, "gate_up", MI300X, replace(GOOD, groups=groups)) for groups in (1, 5))
     assert many < few
-
-
-def test_only_what_cannot_win_by_the_margin_is_skipped() -> None:
-    tile = Tile(16, 64, 256)
-    bound = least_us(GPT_OSS, 64, tile, "gate_up", MI300X)
-    assert cannot_beat(GPT_OSS, 64, tile, "gate_up", MI300X, bound * 1.03) is None
-    assert (cannot_beat(GPT_OSS, 64, tile, "gate_up", MI300X, bound * 1.01) or "").startswith("roofline: at least 18")
 
 
 def _scripted(jobs: list[Job]) -> Iterable[Compiled]:

@@ -12,7 +12,7 @@ from kernels.chart import check_target, draw
 from kernels.datasheets import read_accelerators
 from kernels.errors import KernelInputError
 from kernels.identity import kernel_hash
-from kernels.report import MS, Measured, key_of, report
+from kernels.report import MS, BenchTime, key_of, report
 from kernels.roofline import active_experts, floor
 from kernels.shapes import MoeShape, model
 from kernels.store import About, KeyFacts, class_folder, of_accelerator, write_table, write_vllm_table
@@ -123,9 +123,9 @@ def test_a_layer_of_other_weights_has_vllms_table_and_what_was_measured_with_it(
 def test_times_of_a_benchmarks_file_count_for_their_layer_target_and_tokens(tmp_path: Path) -> None:
     of = key_of(GPT)
     times = [
-        Measured(of, "gfx942", 16, 170.0, "b.json"),
-        Measured(of, "sm_90", 16, 1.0, "c.json"),
-        Measured(of, "gfx942", 1, 1.0, ""),
+        BenchTime(of, "gfx942", 16, 170.0, "b.json"),
+        BenchTime(of, "sm_90", 16, 1.0, "c.json"),
+        BenchTime(of, "gfx942", 1, 1.0, ""),
     ]
     measured_store(tmp_path)
     (block,) = report([GPT], (16, 64), [MI300X], [tmp_path], times)

@@ -9,6 +9,7 @@ import math
 import os
 import random
 import shutil
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -45,7 +46,7 @@ from kernels.store import (
     write_vllm_table,
 )
 from kernels.store.checking import check
-from kernels.store.jsonfiles import read_object
+from kernels.store.jsonfiles import read_object, write_together
 from kernels.store.lookup import SHIPPED
 from kernels.store.names import class_device_name, file_device_name, parse_name
 from kernels.tile import LayerConfig, Tile
@@ -204,6 +205,15 @@ def test_a_table_that_is_not_what_was_measured_is_refused(tmp_path: Path, tamper
         about_path(path).unlink()
     with pytest.raises(KernelInputError, match="tune again"):
         read_table(path)
+
+
+def test_a_file_that_cannot_be_written_is_named_as_it_was_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(prefix: str, dir: Path) -> tuple[int, str]:
+        raise PermissionError(13, "Permission denied", f"{dir}/{prefix}made-up")
+
+    monkeypatch.setattr(tempfile, "mkstemp", refused)
+    with pytest.raises(KernelInputError, match=r"/floors\.svg: cannot be written: Permission denied; name another folder"):
+        write_together({tmp_path / "floors.svg": b"<svg/>"})
 
 
 def test_a_disk_that_fails_midway_leaves_what_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -366,7 +376,6 @@ def test_a_table_of_another_kernel_is_refused_with_both_hashes(tmp_path: Path) -
     written(tmp_path, kernel_hash="0123456789ab")
     with pytest.raises(KernelMismatch, match=rf"is for kernel 0123456789ab and this kernel is {kernel_hash()}.*tune again"):
         lookup(GPT, MI300X, [tmp_path])
-    assert lookup(GPT, MI300X, [tmp_path], kernel_hash="0123456789ab").how == "tuned"
 
 
 def test_another_triton_and_another_routing_are_remarks(tmp_path: Path) -> None:

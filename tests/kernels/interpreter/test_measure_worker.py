@@ -18,6 +18,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from kernels.bench_file import read_bench
+from kernels.errors import KernelInputError, NotHere
 from kernels.shapes import GPT_OSS_SWIGLU, MoeShape
 from kernels.tile import LayerConfig, Tile
 from kernels.tuner.halving import Failed, Measured
@@ -203,7 +205,6 @@ def test_a_child_that_is_killed_costs_one_question_and_the_next_one_has_another(
 
 
 def test_a_probe_here_finds_no_gpu_and_the_tuning_is_refused(node: Node) -> None:
-    from kernels.errors import NotHere
     from kernels.tuner.tune import gpu_of
 
     if torch.cuda.is_available():
@@ -244,6 +245,8 @@ def test_the_gpu_bench_goes_through_all_its_steps_in_a_rehearsal_and_marks_its_f
     assert all(goal["ok"] is None for goal in result["goals"])
     strange = [one for one in result["errors"] if not one["step"].startswith("a peer on")]
     assert strange == []
+    with pytest.raises(KernelInputError, match="is of a rehearsal, whose times mean nothing"):
+        read_bench(out)
 
 
 @pytest.fixture
@@ -296,7 +299,6 @@ def test_a_shipped_tile_that_does_not_compile_costs_the_bench_that_tile_only(
 
 
 def test_the_bench_refuses_a_gpu_that_the_kernel_is_not_made_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from kernels.errors import NotHere
     from kernels.tuner import measure, worker
     from tests.bench.gpu_moe import Run
 
@@ -307,10 +309,7 @@ def test_the_bench_refuses_a_gpu_that_the_kernel_is_not_made_for(tmp_path: Path,
         Run(100.0, tmp_path / "gpu_moe.json", tmp_path, rehearse=False)
 
 
-def test_the_report_does_not_take_a_rehearsals_file(tmp_path: Path) -> None:
-    from kernels.bench_file import read_bench
-    from kernels.errors import KernelInputError
-
+def test_the_report_does_not_take_times_of_a_cpu(tmp_path: Path) -> None:
     path = tmp_path / "gpu_moe.json"
     path.write_text(json.dumps({"bench": "gpu_moe", "device": {"target": "cpu"}, "rows": []}))
     with pytest.raises(KernelInputError, match="must be one of gfx942, gfx950, sm_90"):

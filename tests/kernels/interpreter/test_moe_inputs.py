@@ -79,5 +79,8 @@ def test_scales_are_checked_once_as_they_are_loaded() -> None:
     ):
         check_scales("s13", scales, torch.float16)
     scales[1, 0, 0] = 255
-    with pytest.raises(KernelInputError, match=r"s13: scale code 255 of expert 1, row 0, that is NaN; must be 0\.\.254"):
+    with pytest.raises(KernelInputError, match=r"s13: scale code 255 of expert 1, row 0, that is NaN; must be 0\.\.252"):
+        check_scales("s13", scales, torch.bfloat16)
+    scales[1, 0, 0] = 253
+    with pytest.raises(KernelInputError, match="code 253 of expert 1, row 0, too large for bfloat16"):
         check_scales("s13", scales, torch.bfloat16)
