@@ -20,6 +20,10 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from harness.spec import KernelsSpec
 
 LIBRARIES = ("textual", "pyzmq", "msgspec", "pydantic", "numpy", "polars", "tokenizers", "cyclopts")
 #: Two sockets a replica, the sockets of workers and consoles, files; and room to spare.
@@ -272,28 +276,76 @@ def _why_not(name: str) -> str:
 
 
 def _why_not_in(python: str, name: str) -> str:
+    try:
+        return _answer_of(
+            python, "from harness.engines import registry; print('answer:' + registry.cannot_start(sys.argv[1]))", name
+        )
+    except _NoAnswer as error:
+        return str(error)
+
+
+class _NoAnswer(Exception):
+    """Of an interpreter; why, in words."""
+
+
+def _answer_of(python: str, code: str, *arguments: str) -> str:
     """Asked there as a replica would be started; it imports nothing heavy, but the file system may be slow."""
     from harness.worker.surroundings import package_folder
 
     found = shutil.which(os.path.expanduser(python))
     if found is None:
-        return f"fleet.python = {python}: no such program"
-    asked = "import sys; from harness.engines import registry; print('answer:' + registry.cannot_start(sys.argv[1]))"
+        raise _NoAnswer(f"fleet.python = {python}: no such program")
+    command = [found, "-c", f"import sys; {code}", *arguments]
     with TemporaryDirectory() as aside:
         environ = {**os.environ, "PYTHONPATH": str(package_folder(Path(aside)))}
         try:
-            done = subprocess.run(
-                [found, "-c", asked, name], capture_output=True, text=True, timeout=60, check=False, env=environ
-            )
+            done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=environ)
         except subprocess.TimeoutExpired:
-            return f"fleet.python = {python}: no answer within 60 s"
+            raise _NoAnswer(f"fleet.python = {python}: no answer within 60 s") from None
         except OSError as error:
-            return f"fleet.python = {python}: {error.strerror or error}"
+            raise _NoAnswer(f"fleet.python = {python}: {error.strerror or error}") from None
     if done.returncode:
         last = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
-        return f"fleet.python = {python}: {last}"
-    _, answered, why = done.stdout.rpartition("answer:")
-    return why.strip() if answered else f"fleet.python = {python}: it is no Python"
+        raise _NoAnswer(f"fleet.python = {python}: {last}")
+    _, answered, answer = done.stdout.rpartition("answer:")
+    if not answered:
+        raise _NoAnswer(f"fleet.python = {python}: it is no Python")
+    return answer.strip()
+
+
+def kernels(asked: KernelsSpec, python: str | None = None) -> Check | None:
+    """Whether our MoE kernels can be had where replicas start, by what is installed there, and which tables the store has.
+    None where nobody asked for them. Whether they fit the model and the device only a replica can tell, and does."""
+    if not asked.asked:
+        return None
+    where = f"in {python}" if python is not None else f"in {sys.prefix}"
+    try:
+        code = (
+            "from importlib.util import find_spec; print('answer:' + ' '.join(n for n in sys.argv[1:] if find_spec(n) is None))"
+        )
+        missing = _answer_of(python or sys.executable, code, *(("torch", "triton") if asked.moe == "paceline" else ()))
+    except _NoAnswer as error:
+        return Check("kernels", False, str(error), "give the interpreter of an environment with vLLM")
+    tables = _tables(asked.store)
+    what = f'fleet.kernels.moe = "{asked.moe}"'
+    if missing:
+        fix = "install it beside vLLM, or name another environment (fleet.python)"
+        so = "replicas are refused (required = true)" if asked.required else "vLLM's own kernel runs"
+        level = False if asked.required else None
+        return Check("kernels", level, f"{what}: no {' and no '.join(missing.split())} {where}, so {so}", fix)
+    if tables == 0:
+        fix = "paceline kernels tune --store FOLDER, or leave fleet.kernels.store out for the shipped ones"
+        return Check("kernels", None, f"{what}: no table in {asked.store}", fix)
+    told = "the shipped tables" if tables is None else f"{tables} table{'s' * (tables != 1)} in {asked.store}"
+    return Check("kernels", True, f"{what}, {told}")
+
+
+def _tables(store: str | None) -> int | None:
+    """By their names: E=…,N=….json in the folder, or in folders of node classes there. None: no store is named."""
+    if store is None:
+        return None
+    at = Path(store)
+    return sum(1 for pattern in ("E=*.json", "*/E=*.json") for file in at.glob(pattern) if not file.name.endswith(".about.json"))
 
 
 def _output(*command: str) -> str | None:

@@ -23,6 +23,7 @@ Role = Literal["both", "prefill", "decode"]
 Balance = Literal["least_outstanding", "round_robin", "least_tokens", "session"]
 Device = Literal["auto", "cuda", "rocm", "cpu"]
 StragglerPolicy = Literal["flag", "drain", "recycle"]
+MoeKernel = Literal["engine", "paceline"]
 
 
 #: Which models' compliance tests these are, by what model.mlperf_name begins with. All of them are for Server and Offline.
@@ -159,6 +160,27 @@ class LayoutSpec(_Table):
         return 0 if self.device == "cpu" else self.tp * self.pp * self.dp
 
 
+class KernelsSpec(_Table):
+    """Kernels of the replicas' mixture-of-experts layers, where an engine can be given ours (kernels/README.md)."""
+
+    moe: MoeKernel = Field("engine", description="engine: its own choice; paceline: ours for MXFP4 weights, by a plugin")
+    store: str | None = Field(
+        None, min_length=1, description="Folder of tuned tables, ours and vLLM's, on the replicas' node; None: shipped ones"
+    )
+    required: bool = Field(False, description="Refuse a replica whose engine fell back to a kernel of its own")
+
+    @property
+    def asked(self) -> bool:
+        """Whether an engine has to be told anything."""
+        return self.moe != "engine" or self.store is not None
+
+    @model_validator(mode="after")
+    def _goes_with_ours(self) -> KernelsSpec:
+        if self.moe == "engine" and self.required:
+            raise ValueError('required = true goes with moe = "paceline"; of moe = "engine" every kernel is right')
+        return self
+
+
 class FleetSpec(_Table):
     nodes: int = Field(1, ge=1, le=4096)
     replicas_per_node: int = Field(8, ge=1, le=64)
@@ -166,6 +188,7 @@ class FleetSpec(_Table):
     engine_args: dict[str, Any] = Field(default_factory=dict)
     python: str | None = Field(None, description="Interpreter of replicas, of an environment with the engine; None: our own")
     layout: LayoutSpec = LayoutSpec()
+    kernels: KernelsSpec = KernelsSpec()
     roles: tuple[Role, ...] = Field(
         ("both",),
         min_length=1,
@@ -215,6 +238,17 @@ class FleetSpec(_Table):
                 f"replicas_per_node {self.replicas_per_node} x {layout.devices} accelerators each "
                 f"(tp {layout.tp} x pp {layout.pp} x dp {layout.dp}) do not fit into layout.devices_per_node {have}"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _engine_takes_kernels(self) -> FleetSpec:
+        instead = {
+            "synthetic": "the synthetic engine computes nothing",
+            "openai": "for engine = openai set PACELINE_MOE and PACELINE_KERNEL_STORE in the servers' environment",
+        }
+        if self.kernels.asked and self.engine in instead:  # other names are no engines, which is said elsewhere
+            what = 'kernels.moe = "paceline"' if self.kernels.moe == "paceline" else f"kernels.store = {self.kernels.store}"
+            raise ValueError(f"{what} goes with engine = vllm; {instead[self.engine]}")
         return self
 
     @model_validator(mode="after")

@@ -28,6 +28,7 @@ PROFILES = Path(__file__).parent / "profiles"
 #: Fields that hold a path on this machine.
 PATH_FIELDS = (
     "model.path", "dataset.path", "dataset.tokenizer", "record.dir", "fleet.python", "metrics.rules",
+    "fleet.kernels.store",
     *(f"metrics.gpu.{name}" for name in ("password_file", "bearer_file", "ca_file", "cert_file", "key_file")),
 )  # fmt: skip
 #: Fields that hold a list of them.
@@ -35,6 +36,8 @@ PATHS_FIELDS = ("metrics.gpu.profile_files",)
 #: Whose fields the engine checks; absent ones have the engine's defaults, and `none` means absent.
 ENGINE_ARGS = "fleet.engine_args."
 _MISSING = object()
+#: A name as TOML writes one with a slash or a star in it. In an override the quotes are not needed.
+_QUOTED = re.compile(r"""(?<![^.])["']([^"'.]+)["'](?![^.])""")
 
 
 def profiles() -> dict[str, str]:
@@ -148,7 +151,7 @@ def _apply(raw: dict[str, Any], overrides: Sequence[str]) -> tuple[dict[str, str
     problems: list[Problem] = []
     for override in overrides:
         dotted, equals, text = override.partition("=")
-        dotted, text = dotted.strip(), text.strip()
+        dotted, text = _QUOTED.sub(r"\1", dotted.strip()), text.strip()
         if not equals or not all(dotted.split(".")):
             problems.append(Problem("", "is not of the form table.field=value", f"{override!r}"))
             continue
@@ -323,6 +326,9 @@ def _missing_files(spec: RunSpec) -> Iterator[Problem]:
         yield Problem("dataset.path", "is not a file here", repr(data.path))
     if data.kind != "lengths" and data.tokenizer and not Path(data.tokenizer).exists():
         yield Problem("dataset.tokenizer", "is neither a folder nor a file here", repr(data.tokenizer))
+    store = spec.fleet.kernels.store
+    if store is not None and not Path(store).is_dir():
+        yield Problem("fleet.kernels.store", "is no folder here; give the one that `paceline kernels tune` wrote", repr(store))
 
 
 def _out_of_the_pods_reach(spec: RunSpec) -> Iterator[Problem]:

@@ -53,7 +53,10 @@ def _of_spec(which: str, overrides: list[str]) -> list[Check]:
     from harness.specfile import load_spec
 
     spec = load_spec(which, overrides)
-    own = [] if spec.cluster.kind == "kubernetes" else [examiner.engine(spec.fleet.engine, spec.fleet.python)]
+    own = []
+    if spec.cluster.kind != "kubernetes":
+        kernels = examiner.kernels(spec.fleet.kernels, spec.fleet.python)
+        own = [examiner.engine(spec.fleet.engine, spec.fleet.python), *([kernels] if kernels is not None else [])]
     page = own_page(spec)
     return [*own, gpu_metrics(spec), *([page] if page is not None else [])]
 

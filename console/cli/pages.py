@@ -107,6 +107,12 @@ def live_page(page: Page, tables: Tables) -> None:
     page.line(run.get("straggler_note") or "")
     for node in run.get("slow_nodes") or []:
         page.line(f"{node}: its replicas are slow together")
+    for row in (run.get("other_kernels") or [])[:FAULTS_SHOWN]:
+        page.line(f"{row['slot']}: another MoE {row['differs_in']}: {row['own']} instead of {row['usual']}")
+    if (more := len(run.get("other_kernels") or []) - FAULTS_SHOWN) > 0:
+        page.line(f"and {more:,d} more run another MoE kernel or table than most of their node class")
+    for line in run.get("split_kernels") or []:
+        page.line(line)
     gpu_lines(page, tables)
     if run.get("fleet_slow"):
         page.line("the whole fleet is slow: no replica is singled out")

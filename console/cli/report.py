@@ -14,6 +14,7 @@ from console.cli.output import clean, clock, number, plural, say, table, typed, 
 from console.cli.placed import cluster_lines, pods_of
 from console.cli.story import act_in_words
 from harness.cluster.local import head_alive
+from harness.metrics.kernels import InUse
 from harness.records.clusterlog import last_view
 from harness.records.errors import RecordError
 from harness.records.labels import Labels, read_labels
@@ -105,7 +106,7 @@ def _host_of(slot: str, hosts: dict[str, str]) -> str | None:
         return None
 
 
-_NOT_DRILLED: Final[dict[str, Any]] = {"margins": [], "findings": [], "ttft_parts": [], "tokens_per_user": []}
+_NOT_DRILLED: Final[dict[str, Any]] = {"margins": [], "findings": [], "ttft_parts": [], "tokens_per_user": [], "kernels": []}
 
 
 def _drilled(record: Record, attempt: AttemptRecord | None) -> dict[str, Any]:
@@ -121,7 +122,8 @@ def _drilled(record: Record, attempt: AttemptRecord | None) -> dict[str, Any]:
     parts = drill.tail("ttft").parts
     fixed = attempt.settings_effective.get(CONCURRENCY)  # of a run of mlcommons/endpoints
     per_user = tokens_per_user(attempt, float(fixed) if isinstance(fixed, int | float) else None)
-    return {"margins": seen.margins, "findings": seen.findings, "ttft_parts": parts, "tokens_per_user": per_user}
+    said = {"margins": seen.margins, "findings": seen.findings, "ttft_parts": parts, "tokens_per_user": per_user}
+    return {**said, "kernels": [asdict(one) for one in drill.kernels()]}
 
 
 def _labels(record: Record) -> Labels:
@@ -237,6 +239,8 @@ def say_result(result: dict[str, Any]) -> None:
         _say_figures(result)
         _say_drilled(result)
         _say_replicas(result["replicas"])
+    if result["kernels"]:
+        say("\n" + "\n".join(kernel_lines(result["kernels"])))
     _say_gpus(result["gpu_metrics"], result["run"])
     say_alerts(result["alerts"], result["run"])
     _say_acts(result["acts"], counted)
@@ -319,6 +323,12 @@ def _say_drilled(result: dict[str, Any]) -> None:
             say(f"  {number(one['value']):>8}  {one['title'].partition(': ')[2] or one['title']}{remark}")
     for line in finding_lines(findings, result["run"]):
         say(line)
+
+
+def kernel_lines(kernels: list[dict[str, Any]], shown: int = 4) -> list[str]:
+    """Which MoE kernels ran with which tables; nothing of a model without such layers."""
+    lines = [f"{'MoE kernel' if at == 0 else '':<10} {InUse(**row).words}" for at, row in enumerate(kernels[:shown])]
+    return lines + ([f"{'':<10} and {len(kernels) - shown:,d} more"] if len(kernels) > shown else [])
 
 
 #: Those of which a result says a word; `paceline metrics` has all.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import sys
 import time
+from dataclasses import asdict
 from typing import Annotated, Any
 
 from cyclopts import Parameter
@@ -17,7 +18,7 @@ from console.cli.story import in_words
 from harness.cluster.local import head_alive, placed_on
 from harness.records.layout import RunFolder
 from harness.records.runfile import RunFile, read_run
-from harness.wire.states import RUN_ENDED
+from harness.wire.states import ALIVE, RUN_ENDED
 
 _LISTEN_S = 3.0
 
@@ -64,6 +65,10 @@ def _without_head(folder: RunFolder, run: RunFile, as_json: bool) -> None:
 
 def _live(folder: RunFolder, as_json: bool) -> None:
     from console.cli.progress import eta_s, progress_line, role_line
+    from console.cli.report import kernel_lines
+    from console.store.compare import as_told
+    from console.store.tables import other_kernels
+    from harness.metrics.kernels import in_use, odd_ones, splits, summary
     from harness.wire.client import HeadClient, HeadUnreachable, Telemetry
     from harness.wire.control import FleetSnapshot
 
@@ -82,14 +87,23 @@ def _live(folder: RunFolder, as_json: bool) -> None:
     finally:
         telemetry.close()
     assert fleet is not None
+    replicas = [as_told(info) for info in state.slots if info.state in ALIVE]
+    odd, kernels = odd_ones(replicas), [asdict(one) for one in in_use(one.facts for one in replicas)]
     if as_json:
-        say_json(_facts(folder, fleet, state.controller) | {"eta_s": eta_s(fleet)})
+        told = {"kernels": kernels, "other_kernels": other_kernels(odd), "split_kernels": splits(replicas), "eta_s": eta_s(fleet)}
+        say_json(_facts(folder, fleet, state.controller) | told)
         return
     synthetic = "  SYNTHETIC" if fleet.synthetic else ""
     say(f"{folder.name}{synthetic}  started {when(state.started_unix)}  controller {state.controller or 'nobody'}")
     say(f"  {progress_line(fleet, shutil.get_terminal_size().columns - 2 if sys.stdout.isatty() else None)}")
     for view in fleet.roles:
         say(f"  {role_line(view)}")
+    for line in kernel_lines(kernels):
+        say(f"  {line}")
+    for line, first in summary(odd).items():
+        say(f"  {line}; first {first.slot}: {first.cause}")
+    for line in splits(replicas):
+        say(f"  {line}")
     for entry in state.journal:
         say(f"  {when(entry.unix)}  {in_words(entry)}")
 

@@ -1,5 +1,5 @@
-"""The likely cause beside a straggler, in a few words: what an alert says of it or of its node, else what replicas report
-themselves. A hint, never a reason to evict."""
+"""The likely cause beside a straggler, in a few words: what an alert says of it or of its node, else in what it differs from its
+fellows, else what replicas report themselves. A hint, never a reason to evict."""
 
 from __future__ import annotations
 
@@ -26,6 +26,8 @@ def likely_cause(store: FleetStore, at: int) -> str:
     info, snap = store.slots[at], store.snapshot
     if cause := store.gpus.cause_of(info.slot, info.node):
         return cause
+    if (odd := store.odd_kernels.get(info.slot)) is not None:
+        return odd.cause
     if snap is not None and store.node_names[int(store.node_of[at])] in snap.slow_nodes:
         return "whole node"
     if float(store.floats("kv_use")[at]) >= KV_FULL:

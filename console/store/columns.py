@@ -19,6 +19,7 @@ from console.store.fleet import SHOWN_STATES, SLOW_CODE, FleetStore
 from console.store.gpus import COLUMN_OF, unit_of
 from console.store.words import Unit
 from harness.metrics.gpu.roles import ROLES, Role
+from harness.metrics.kernels import word
 from harness.wire.control import SlotInfo
 
 Floats = NDArray[np.float64]
@@ -115,6 +116,12 @@ def _cause(store: FleetStore, info: SlotInfo) -> str:
     return likely_cause(store, at) if at is not None else ""
 
 
+def _kernel(store: FleetStore, info: SlotInfo) -> str:
+    """`paceline-mxfp4-a16w4 tuned 0a1b2c3d4e5f`, with `odd` before it where most of its node class have another."""
+    told = [word(info.facts, name) for name in ("kernel", "kernel.config", "kernel.config_hash")]
+    return " ".join([*(["odd"] if info.slot in store.odd_kernels else []), *filter(None, told)])
+
+
 def _alerts(store: FleetStore, info: SlotInfo) -> str:
     return " ".join(dict.fromkeys(row.rule for row in store.gpus.alerts_of(info.slot, info.node)))
 
@@ -159,6 +166,7 @@ TEXTS: Final = {
         Text("waived", lambda store, info: "yes" if info.waived else "no"),
         Text("cause", _cause),
         Text("alert", _alerts),
+        Text("kernel", _kernel),
     )
 }
 

@@ -19,8 +19,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from console.store.cluster import ClusterPicture, worker_of
+from console.store.compare import as_told
 from console.store.gpus import GpuPicture
 from console.store.rings import History, Series
+from harness.metrics.kernels import Odd, odd_ones, splits
 from harness.spec import RunSpec, StragglersSpec
 from harness.wire import control
 from harness.wire.clusterview import ClusterView
@@ -41,6 +43,8 @@ STOPPED_CODE: Final = SHOWN_STATES.index(STOPPED)
 READY_CODE: Final = REPLICA_CODE["READY"]
 _WOULD_LIVE: Final = [REPLICA_CODE[name] for name in (NEW, *sorted(ALIVE))] + [SLOW_CODE]
 _WORKS: Final = [*(REPLICA_CODE[name] for name in sorted(HOLDS_SAMPLES)), SLOW_CODE]
+#: Who is there to be compared no more.
+_GONE: Final = frozenset(REPLICA_STATES) - ALIVE - {NEW}
 #: What the store remembers of every replica, second by second.
 HISTORY_COLUMNS: Final = ("tokens_s", "step_ms", "waiting")
 BARRIER_PHASES: Final = frozenset({"PLACING", "REGISTERING", "WARMING"})
@@ -108,6 +112,7 @@ class FleetStore:
         self.cluster = ClusterPicture()
         self.gpus = GpuPicture()
         self.journal: deque[control.JournalEntry] = deque(maxlen=JOURNAL_ENTRIES)
+        self._kernels: tuple[dict[str, Odd], list[str]] | None = None  # None: not looked for since the roster has changed
 
     # --- what feeds call -----------------------------------------------------------------------------------
 
@@ -162,7 +167,7 @@ class FleetStore:
 
     def _set_roster(self, slots: list[control.SlotInfo]) -> None:
         same = [info.slot for info in slots] == [info.slot for info in self.slots]
-        self.slots = list(slots)
+        self.slots, self._kernels = list(slots), None
         if same:
             return
         self.index = {info.slot: position for position, info in enumerate(slots)}
@@ -223,6 +228,7 @@ class FleetStore:
             last = entry.seq
 
     def _apply_roster(self, news: control.RosterNews) -> None:
+        self._kernels = None
         for info in news.slots:
             position = self.index.get(info.slot)
             if position is None:
@@ -267,6 +273,22 @@ class FleetStore:
         """Whose step times are beyond the straggler limits right now, flagged or not."""
         limits = self.spec.stragglers if self.spec is not None else StragglersSpec()
         return (self.floats("ratio") > limits.ratio) & (self.floats("z") > limits.z)
+
+    @property
+    def odd_kernels(self) -> dict[str, Odd]:
+        """Replicas that run another MoE kernel or table than most of their node class, by slot; of those that are there."""
+        return self._compared_kernels()[0]
+
+    @property
+    def split_kernels(self) -> list[str]:
+        """Node classes in which no MoE kernel or table is the usual one, a line each."""
+        return self._compared_kernels()[1]
+
+    def _compared_kernels(self) -> tuple[dict[str, Odd], list[str]]:
+        if self._kernels is None:
+            there = [as_told(info) for info in self.slots if info.incarnation and info.state not in _GONE]
+            self._kernels = odd_ones(there), splits(there)
+        return self._kernels
 
     def count_states(self) -> dict[str, int]:
         counts = np.bincount(self.state, minlength=len(SHOWN_STATES))

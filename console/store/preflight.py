@@ -57,6 +57,7 @@ def probes(spec: RunSpec) -> list[Probe]:
         Probe("open files", lambda: open_files(spec)),
         Probe("ports", lambda: ports(spec)),
         Probe("engine", lambda: doctor.engine(spec.fleet.engine, spec.fleet.python)),
+        *([Probe("kernels", lambda: kernels(spec))] if spec.fleet.kernels.asked else []),
     ]
     own = [
         *(cluster_probes(spec) if remote else [Probe("cluster", cluster), *here]),
@@ -158,6 +159,10 @@ def open_files(spec: RunSpec, hard: int | None = None) -> Check:
     if limit < need:
         return Check("open files", False, detail, f"ulimit -Hn {need}, or LimitNOFILE={need} in the service")
     return Check("open files", True, detail)
+
+
+def kernels(spec: RunSpec) -> Check:
+    return doctor.kernels(spec.fleet.kernels, spec.fleet.python) or Check("kernels", True, "the engine's own choice")
 
 
 def ports(spec: RunSpec) -> Check:

@@ -7,7 +7,7 @@ A screen and its twin read the same store through the same functions, so they ca
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -18,6 +18,7 @@ from console.store.columns import NUMBERS, host_of, pod_of
 from console.store.fleet import READY_CODE, SHOWN_STATES, SLOW_CODE, STOPPED_CODE, FleetStore
 from console.store.nodes import NodeRows
 from console.store.rings import SERIES_FIELDS
+from harness.metrics.kernels import Odd
 from harness.metrics.rates import RATE_WINDOW_S
 from harness.wire.control import AttemptInfo, FleetSnapshot, JournalEntry, RoleView, SlaView
 from harness.wire.inquiry import LogLine, ReplicaDetail
@@ -115,7 +116,8 @@ def _run(store: FleetStore) -> Row:
         "attempt": attempt.number if attempt else None, "kind": attempt.kind if attempt else "",
         "scenario": attempt.scenario if attempt else "", "verdict": attempt.verdict if attempt else "",
         "reasons": list(attempt.reasons) if attempt else [], "acts": attempt.acts if attempt else 0,
-        "attempt_state": attempt.state if attempt else "",
+        "attempt_state": attempt.state if attempt else "", "other_kernels": other_kernels(store.odd_kernels),
+        "split_kernels": store.split_kernels,
     }  # fmt: skip
     if snap is None or store.ended:
         return row
@@ -128,6 +130,17 @@ def _run(store: FleetStore) -> Row:
         "fleet_slow": snap.fleet_slow, "missing": list(snap.missing), "missing_total": snap.missing_total,
         "evictions_last_10min": snap.evictions,
     }  # fmt: skip
+
+
+def other_kernels(odd: Mapping[str, Odd]) -> list[Row]:
+    """Replicas that run another MoE kernel or table than most of their node class."""
+    return [
+        {
+            "slot": one.slot, "node_class": one.node_class, "differs_in": one.what, "own": one.own, "usual": one.usual,
+            "agree": one.agree, "compared": one.of,
+        }
+        for one in odd.values()
+    ]  # fmt: skip
 
 
 def _load(store: FleetStore, snap: FleetSnapshot) -> Row:

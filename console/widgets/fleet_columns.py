@@ -94,6 +94,7 @@ def _of_gpus(name: str, width: int) -> Column:
 _THROTTLE: Final = Column("throttle", "THROTTLE", 10, write=fmt.percent)
 _CAUSE: Final = Column("cause", "   CAUSE", 22, False)
 _ALERT: Final = Column("alert", "   ALERT", 14, False)
+_KERNEL: Final = Column("kernel", "   KERNEL", 46, False)
 #: With a source of GPU metrics these come by themselves; all others in wide columns, and by :columns.
 _GPUS: Final = (_of_gpus("util", 6), _of_gpus("power", 8), _of_gpus("temp", 7), _of_gpus("clock", 7), _THROTTLE)
 #: Which go first where there is little room: of what says the same, the one that says it less plainly.
@@ -119,7 +120,7 @@ def _all_collected(store: FleetStore) -> tuple[Column, ...]:
 
 def named_columns(store: FleetStore, names: Sequence[str]) -> tuple[Column, ...]:
     """Replica and state, then what the operator asked for, in that order."""
-    known = {column.name: column for column in (*_REPLICA_WIDE_CLUSTER, *_all_collected(store), _CAUSE, _ALERT)}
+    known = {column.name: column for column in (*_REPLICA_WIDE_CLUSTER, *_all_collected(store), _CAUSE, _ALERT, _KERNEL)}
     known |= {name: _of_gpus(name, 8) for name in NUMBERS if name in ROLE_OF and name not in known}
     known.setdefault("throttle", _THROTTLE)
     return (_SLOT, _STATE, *(known[name] for name in names if name in known and name not in ("slot", "state")))

@@ -19,8 +19,10 @@ from console.store.fleet import FleetStore
 from console.widgets import fmt
 from console.widgets.paint import GLYPHS, Paint, Painted, Run, fitting, size_of, spread, strip_of
 from console.widgets.pod_cells import why_gone
+from harness.metrics.kernels import summary
 from harness.wire.control import FleetSnapshot, SlaView
 
+_ODD: Final = "kernel~odd"  # as a filter: who runs another MoE kernel or table than most
 P99_NEEDS: Final = 1000  # samples before a p99 is told (Percentiles: 10 / (1 - q))
 _WORDS: Final = {"over": "× OVER", "near": "▲ NEAR", "ok": "● OK", "": ""}
 
@@ -137,7 +139,8 @@ class LoadPane(Painted):
         if snap is None:
             return [strip_of([], width)] * height
         if height == 1:
-            return [strip_of(self._one_line(snap), width)]
+            line = self._one_line(snap)
+            return [strip_of(line if size_of(line) <= width else self._one_line(snap, slope=False), width)]
         slope_style = ink.warn if snap.backlog_slope > 1 and snap.backlog > 0 else ink.muted
         rates: list[Run] = [
             ("target ", ink.muted), *self._target(snap), ("  offered ", ink.muted), (fmt.rate(snap.offered_qps), ink.plain),
@@ -174,7 +177,7 @@ class LoadPane(Painted):
             now.append((f"→{fmt.rate(snap.ramp_to_qps)} in {fmt.age(snap.ramp_left_s)}", ink.warn))
         return now
 
-    def _one_line(self, snap: FleetSnapshot) -> list[Run]:
+    def _one_line(self, snap: FleetSnapshot, slope: bool = True) -> list[Run]:
         ink, states = self.inks, self._store.count_states()
         number, _, unit = fmt.big(snap.tokens_per_s).partition(" ")
         runs: list[Run] = [
@@ -183,14 +186,18 @@ class LoadPane(Painted):
             ("→", ink.faint),
             (fmt.rate(snap.completed_qps), ink.plain),
             ("  backlog ", ink.muted),
-            (f"{fmt.count(snap.backlog)} ({fmt.signed(snap.backlog_slope, 0)}/s)", ink.plain),
+            (fmt.count(snap.backlog) + (f" ({fmt.signed(snap.backlog_slope, 0)}/s)" if slope else ""), ink.plain),
             (f"  {number}", ink.plain),
             (f" {unit}tok/s ", ink.muted),
         ]
         for name, letter in (("READY", "R"), ("SLOW", "S"), ("EVICTED", "E"), ("LOST", "L")):
             if states.get(name):
                 runs.append((f" {states[name]}{letter}", ink.states[name]))
-        return [*runs, (f"  ACTS {snap.acts}", ink.warn)] if snap.acts else runs
+        if snap.acts:
+            runs.append((f"  ACTS {snap.acts}", ink.warn))
+        if odd := len(self._store.odd_kernels):  # where this line is all there is, no pane names them
+            runs.append((f"  ▲ {fmt.count(odd)} odd MoE", ink.warn))
+        return runs
 
 
 class StragglerPane(Painted):
@@ -212,6 +219,7 @@ class StragglerPane(Painted):
             lines.append(strip_of(spread(left, policy, width), width))
         if snap is not None and snap.fleet_slow:
             lines.append(strip_of([("▲ the whole fleet is slow: no replica is singled out", ink.warn)], width))
+        lines += [strip_of(runs, width) for runs in self._odd_kernels(width)]
         note = snap.straggler_note if snap is not None and not store.ended else ""
         why = [strip_of([(text, ink.muted)], width) for text in textwrap.wrap(note, width)[:2]]
         faults = tables.faults(store)
@@ -221,6 +229,19 @@ class StragglerPane(Painted):
         if not why and not faults and not (snap and (snap.slow_nodes or snap.fleet_slow)) and self._judging():
             why = [strip_of([("no straggler, nobody missing", ink.muted)], width)]
         return [*lines[: height - len(why)], *why]
+
+    def _odd_kernels(self, width: int) -> list[list[Run]]:
+        """The only one and in what it differs; of more a line for each node class if that fits, else how many. The filter
+        shows them. Where none is usual: the two largest camps."""
+        ink, odd = self.inks, self._store.odd_kernels
+        split: list[list[Run]] = [[(fmt.clip(f"▲ {line}", width), ink.warn)] for line in self._store.split_kernels]
+        if len(odd) == 1:
+            (one,) = odd.values()
+            return [[(f"▲ {one.slot}: {fmt.clip(one.cause, max(8, width - len(one.slot) - 4))}", ink.warn)], *split]
+        told = list(summary(odd))
+        if any(size_of([(f"▲ {line}", ink.warn)]) > width for line in told):
+            told = [f"{fmt.count(len(odd))} odd MoE kernels or tables"]
+        return [*(fitting([[(f"▲ {line}", ink.warn)], [(f": / {_ODD}", ink.muted)]], width) for line in told), *split]
 
     def _judging(self) -> bool:
         """Load runs and its replicas are compared: only then is their silence good news."""

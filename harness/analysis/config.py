@@ -1,7 +1,8 @@
 """In which settings the replicas of a fleet are not alike: versions, engine arguments, kernels and other facts they registered.
 
 By fleet.json; records of before it kept facts have none to compare. A replica counts as it was at the end of the attempt. Where
-roles are split, replicas are compared within their role: prefill and decode are set up differently on purpose.
+roles are split, replicas are compared within their role: prefill and decode are set up differently on purpose. Kernels and their
+tables are compared within a node class besides, since each class has its own.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from harness.analysis.table import in_order
 from harness.analysis.views import Difference, Variant
+from harness.metrics.kernels import InUse, in_use, node_classes, of_kernels
 from harness.records.errors import RecordError
 from harness.records.fleetfile import FleetFile, GpusOf, read_fleet
 from harness.records.runfile import AttemptRecord
@@ -17,30 +19,55 @@ from harness.records.runfile import AttemptRecord
 if TYPE_CHECKING:
     from harness.records.reader import Record
 
+Told = dict[str, dict[str, str]]  # slot → facts
 NOT_TOLD = "(not told)"
 _ROLE = "role"
 
 
 def differences(record: Record, attempt: AttemptRecord | None) -> list[Difference]:
     """Fields by name."""
-    fleet = _fleet(record)
-    if fleet is None:
-        return []
-    until = (attempt.ended_unix if attempt is not None else 0.0) or float("inf")
-    told = {slot: facts for slot, lives in fleet.slots.items() if (facts := _facts(fleet, lives, until))}
+    told = _told(record, attempt)
     roles = sorted({facts.get(_ROLE, "") for facts in told.values()})
     found: list[Difference] = []
     for role in roles:
         mine = {slot: facts for slot, facts in told.items() if facts.get(_ROLE, "") == role}
         suffix = f" ({role})" if len(roles) > 1 and role else ""
+        by_class = _by_class(mine)
         for name in sorted({name for facts in mine.values() for name in facts}):
-            variants: dict[str, list[str]] = {}
-            for slot in sorted(mine, key=in_order):
-                variants.setdefault(mine[slot].get(name, NOT_TOLD), []).append(slot)
-            if len(variants) > 1:
-                ordered = sorted(variants.items(), key=lambda each: (-len(each[1]), each[0]))
-                found.append(Difference(name + suffix, [Variant(value, slots) for value, slots in ordered]))
+            for node_class, members in by_class.items() if of_kernels(name) else [("", mine)]:
+                named = f" ({node_class})" if node_class and len(by_class) > 1 else ""
+                found += _difference(name, members, f"{named}{suffix}")
     return found
+
+
+def kernels(record: Record, attempt: AttemptRecord | None) -> list[InUse]:
+    """Which kernels of MoE layers ran, with which tables, on how many replicas."""
+    return in_use(_told(record, attempt).values())
+
+
+def _told(record: Record, attempt: AttemptRecord | None) -> Told:
+    fleet = _fleet(record)
+    if fleet is None:
+        return {}
+    until = (attempt.ended_unix if attempt is not None else 0.0) or float("inf")
+    return {slot: facts for slot, lives in fleet.slots.items() if (facts := _facts(fleet, lives, until))}
+
+
+def _by_class(told: Told) -> dict[str, Told]:
+    parted: dict[str, Told] = {}
+    for (slot, facts), node_class in zip(told.items(), node_classes(list(told.values())), strict=True):
+        parted.setdefault(node_class, {})[slot] = facts
+    return parted
+
+
+def _difference(name: str, told: Told, suffix: str) -> list[Difference]:
+    variants: dict[str, list[str]] = {}
+    for slot in sorted(told, key=in_order):
+        variants.setdefault(told[slot].get(name, NOT_TOLD), []).append(slot)
+    if len(variants) < 2:
+        return []
+    ordered = sorted(variants.items(), key=lambda each: (-len(each[1]), each[0]))
+    return [Difference(name + suffix, [Variant(value, slots) for value, slots in ordered])]
 
 
 def _fleet(record: Record) -> FleetFile | None:

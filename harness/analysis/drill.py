@@ -27,6 +27,7 @@ from harness.analysis.views import (
     Timeline,
     Where,
 )
+from harness.metrics.kernels import InUse
 from harness.records.errors import RecordError
 from harness.records.runfile import AttemptRecord, RunFile
 
@@ -157,6 +158,12 @@ class Drill:
         from harness.analysis.config import differences
 
         return differences(self.record, self.attempt)
+
+    def kernels(self) -> list[InUse]:
+        """Kernels of MoE layers and their tables, as replicas told; empty where none has such a layer."""
+        from harness.analysis.config import kernels
+
+        return kernels(self.record, self.attempt)
 
     def logs(self, unix: float, *, span_s: float = 5.0, process: str | None = None, most: int = 500) -> list[LogLine]:
         """Lines of that time, `span_s` before and after; of one process (head, driver-1, node003, node003/gpu1) or of all."""

@@ -33,6 +33,8 @@ class Head(Protocol):
     gpus: Causes
 
     @property
+    def kernels(self) -> Causes: ...
+    @property
     def attempt_running(self) -> bool: ...
 
 
@@ -145,8 +147,8 @@ class StragglerDuty:
         )
 
     def _cause(self, subject: str) -> str:
-        """What GPU metrics say of it; without such a word nothing, which is no word of health."""
-        cause = self._head.gpus.cause_of(subject)
+        """What GPU metrics say of it, or its kernels; without such a word nothing, which is no word of health."""
+        cause = self._head.gpus.cause_of(subject) or self._head.kernels.cause_of(subject)
         return f"; likely cause: {cause}" if cause else ""
 
     def _act(self, replica: Replica, slow: SlowReplica) -> None:

@@ -28,6 +28,7 @@ from harness.head.fleetbook import FleetBook
 from harness.head.gpuwatch import GpuWatch
 from harness.head.inquiries import Inquiries
 from harness.head.journal import Journal
+from harness.head.kernelwatch import KernelWatch
 from harness.head.live import Live
 from harness.head.operations import Operations, Stop, Wanted
 from harness.head.placement import Placement
@@ -52,6 +53,9 @@ from harness.wire import control, inquiry, sockets, states
 from harness.wire.keys import ServerKeys
 from harness.wire.page import PageServer
 
+#: Until the barrier has opened most of the fleet may be missing, and what most of it has is not known.
+_FORMING = (states.PLACING, states.REGISTERING, states.WARMING)
+
 log = logging.getLogger("paceline.head")
 
 
@@ -70,6 +74,7 @@ class Supervisor:
         self.journal = Journal(JournalWriter(folder.journal), self._publish_entry, time.time)
         self.roster = Roster(spec, registry.args_hash(spec), self._on_move, time.monotonic, time.time)
         self.fleet = FleetBook(folder, spec)
+        self.kernels = KernelWatch(self.roster, self.journal)
         self.live = Live(spec, len(self._slots))
         self.writer = RecordWriter(folder, spec.record.chunk_s)
         self.duty = StragglerDuty(self, spec.stragglers, self._slots)
@@ -367,6 +372,8 @@ class Supervisor:
             self.attempt.check()
             self._keep_totals(self.attempt)
             self._remind(self.attempt, now)
+        if self.phase not in _FORMING:
+            self.kernels.look()
         self.duty.judge(now)
         self.live.tick_series(time.time(), self.roster.ready)
         self.telemetry.measure_cpu(now)

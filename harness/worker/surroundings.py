@@ -1,7 +1,8 @@
 """What a replica process starts with: its interpreter, its environment, its accelerators.
 
 Environment = the worker's, what the engine asks for, the mask of accelerators; with `fleet.python` also the folder of our
-packages, and the interpreter's own folder first on PATH (engines call tools that are installed beside them).
+packages, and the interpreter's own folder first on PATH (engines call tools that are installed beside them); for vLLM also
+which kernels it is to use (kernels.py).
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import NamedTuple
 import harness
 from harness.engines import registry
 from harness.spec import RunSpec
-from harness.worker import devices
+from harness.worker import devices, kernels
 from harness.worker.slots import Slot
 
 
@@ -44,6 +45,8 @@ class Maker:
         if spec.fleet.python is not None:
             command = [_interpreter(spec.fleet.python, environ), *command[1:]]
             self._lead_to_our_packages(command[0], environ)
+        if spec.fleet.engine == "vllm":
+            self._set_kernels(spec, slots[0], environ)
         environ.update(registry.environment(spec, slots[0].gpu))
         for name, value in self._mask(spec, slots).items():
             if value is None:
@@ -68,22 +71,33 @@ class Maker:
         except devices.NoDevices as error:
             raise CannotLaunch(str(error)) from None
 
+    def _set_kernels(self, spec: RunSpec, slot: Slot, environ: dict[str, str]) -> None:
+        environ.update(kernels.variables(spec.fleet.kernels, self._logs, slot))
+        if not spec.fleet.kernels.asked:
+            return
+        if why := kernels.why_left_out(environ):
+            raise CannotLaunch(why)
+        _lead(kernels.plugin_folder(self._logs), environ)
+
     def _lead_to_our_packages(self, interpreter: str, environ: dict[str, str]) -> None:
         environ.pop("PYTHONHOME", None)  # it would give the other interpreter our standard library
-        before = [part for part in environ.get("PYTHONPATH", "").split(os.pathsep) if part]
-        environ["PYTHONPATH"] = os.pathsep.join([str(package_folder(self._logs)), *before])
+        _lead(package_folder(self._logs), environ)
         environ["PATH"] = os.pathsep.join([str(Path(interpreter).parent), environ.get("PATH", os.defpath)])
 
 
-def package_folder(aside: Path) -> Path:
-    """A folder for PYTHONPATH with our packages and nothing else.
+def _lead(folder: Path, environ: dict[str, str]) -> None:
+    """First on PYTHONPATH."""
+    before = [part for part in environ.get("PYTHONPATH", "").split(os.pathsep) if part]
+    environ["PYTHONPATH"] = os.pathsep.join([str(folder), *before])
 
-    In a source tree that is the tree. Where we are installed beside other libraries, these would hide those of the other
-    interpreter, and may be built for another Python: there it is a folder under `aside` with a link.
+
+def package_folder(aside: Path) -> Path:
+    """A folder for PYTHONPATH with our package and nothing else: a link in a folder under `aside`.
+
+    What lies beside the package would hide what the other interpreter has: in site-packages libraries built for another Python,
+    in a source tree `kernels`, which is also the name of a library of Hugging Face.
     """
     package = Path(harness.__file__).resolve().parent
-    if not any((package.parent / name).exists() for name in ("pydantic", "msgspec", "zmq", "numpy")):
-        return package.parent
     folder = aside / "packages"
     folder.mkdir(parents=True, exist_ok=True)
     with suppress(FileExistsError):  # another worker, or an earlier life of this one, has made it

@@ -14,15 +14,15 @@ from harness.datasets.fields import FIELDS
 from harness.metricspec import GpuSourceSpec
 from harness.records.layout import RunFolder
 from harness.records.writer import RecordWriter
-from harness.spec import DatasetSpec
+from harness.spec import DatasetSpec, KernelsSpec
 from harness.specfile import load_spec, profiles
 from harness.wire.attempt import SAMPLE_DTYPE
 
 README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
 
 
-def block(language: str) -> str:
-    (found,) = re.findall(rf"^```{language}\n(.*?)^```", README, re.DOTALL | re.MULTILINE)
+def block(language: str, of: str = README) -> str:
+    (found,) = re.findall(rf"^```{language}\n(.*?)^```", of, re.DOTALL | re.MULTILINE)
     return str(found)
 
 
@@ -32,10 +32,16 @@ def section(title: str) -> str:
 
 def test_the_spec_is_one_that_can_be_started(tmp_path: Path) -> None:
     path = tmp_path / "first.toml"
-    path.write_text(block("toml"))
+    path.write_text(block("toml", section("A spec")))
     spec = load_spec(str(path))
     assert spec.dataset.kind == "lengths"
     assert spec.expected_replicas == 16
+
+
+def test_the_table_of_kernels_is_one_of_a_spec() -> None:
+    asked = KernelsSpec.model_validate(tomllib.loads(block("toml", section("MoE kernels")))["fleet"]["kernels"])
+    assert asked.moe == "paceline"
+    assert asked.required
 
 
 def test_the_query_reads_a_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -55,6 +55,7 @@ class AHead:
         self.acts: Any = Acting()
         self.attempt_running = True
         self.gpus = Told()
+        self.kernels = Told()
         self.duty = StragglerDuty(self, spec.stragglers, spec.slots())
         # the duty stamps beats with the monotonic clock: begin at a window's edge ahead of it
         self.now_s = (time.monotonic() // WINDOW_S + 10) * WINDOW_S

@@ -111,6 +111,16 @@ def test_the_demo_plants_one_straggler_in_its_own_fleet() -> None:
     assert spec.load.duration_s == 120
 
 
+def test_a_name_with_a_slash_may_be_quoted_in_an_override_as_toml_wants_it() -> None:
+    told = ['fleet.engine_args.kernels."node001/gpu0".config=default', "fleet.engine_args.kernels.'node002/*'={config = \"x\"}"]
+    spec = load_spec("demo", [*told, "fleet.engine_args.kernels.node001/gpu1={config = 'bare'}"])
+    assert spec.fleet.engine_args["kernels"] == {
+        "node001/gpu0": {"config": "default"}, "node002/*": {"config": "x"}, "node001/gpu1": {"config": "bare"},
+    }  # fmt: skip
+    with pytest.raises(SpecError, match=r"no such field; did you mean fleet.nodes\?"):
+        load_spec("demo", ['"fleet"."node"=3'])
+
+
 def test_overrides_reach_every_depth_and_the_last_one_counts() -> None:
     spec = load_spec(
         "demo",

@@ -160,6 +160,13 @@ async def test_facts_and_versions_say_what_runs(replica: Replica) -> None:
     assert facts["arg.enable_prefix_caching"] is False
     assert facts["arg.max_model_len"] == SMALL["max_model_len"]
     assert facts["arg.dtype"] == "bfloat16"
+    assert not [name for name in facts if name.startswith("kernel")], "a dense model has no MoE layer to tell of"
+
+
+async def test_a_model_without_such_layers_is_refused_where_our_kernel_is_required(tiny_llama: Path) -> None:
+    prepare_environment(spec_of(tiny_llama))
+    refused = await start_fails(spec_of(tiny_llama, kernels={"moe": "paceline", "required": True}))
+    assert refused.startswith("fleet.kernels.required = true, and vLLM does not use our MoE kernel alone: the plugin tells of no")
 
 
 async def test_arguments_that_vllm_does_not_know_or_take_are_named(tiny_llama: Path) -> None:

@@ -250,6 +250,13 @@ def engine_in_pods(spec: RunSpec) -> list[Check]:
         what = f'model.path "{path}": no volume is mounted at {kube.model_mount}, so it has to be in the image'
         fix = "set cluster.kubernetes.model_claim to the claim with the weights (paceline-models)"
         found.append(Check("model", None, what, fix))
+    store = spec.fleet.kernels.store
+    if store and not (kube.model_claim and Path(store).is_relative_to(kube.model_mount)):
+        what = f'fleet.kernels.store "{store}": on no volume of the workers, so it has to be in their image'
+        fix = (
+            f"put it on the claim with the weights (cluster.kubernetes.model_claim), and give its folder below {kube.model_mount}"
+        )
+        found.append(Check("kernels", None, what, fix))
     return found
 
 

@@ -9,10 +9,12 @@ from typing import Any
 from harness.engines.base import EngineError, nearest
 from harness.engines.synthetic.faults import Fault, number, parse_faults, whole
 from harness.engines.synthetic.model import DEFAULT_PRESET, KV_BYTES, KV_LINK_BYTES_PER_S, PRESETS, StepModel
+from harness.engines.synthetic.planted import parse_kernels
 
 _REALS = ("c0_ms", "cd_us", "ck_ns", "cp_us")
 _WHOLES = ("max_seqs", "token_budget", "kv_tokens")
-ARGUMENTS = ("preset", *_REALS, *_WHOLES, "kv_transfer_ms", "kv_transfer_us_per_token", "jitter", "load_s", "speed", "faults")
+_PLANTED = ("faults", "kernels")
+ARGUMENTS = ("preset", *_REALS, *_WHOLES, "kv_transfer_ms", "kv_transfer_us_per_token", "jitter", "load_s", "speed", *_PLANTED)
 _WHERE = "fleet.engine_args"
 
 
@@ -26,9 +28,10 @@ class SyntheticArgs:
     load_s: float  # what start() takes
     speed: float  # time scale: 2 halves every step time and every transfer
     faults: tuple[Fault, ...]
+    kernels: dict[str, dict[str, str]]  # slot pattern → kernel facts that such a replica tells, as a real engine would
 
     def identity(self) -> dict[str, Any]:
-        """What makes two replicas different generators of results; faults and load time do not."""
+        """What makes two replicas different generators of results; faults, planted facts and load time do not."""
         model = asdict(self.model)
         return {"preset": self.preset, "model": model, **self.kv_transfer(), "jitter": self.jitter, "speed": self.speed}
 
@@ -73,4 +76,5 @@ def parse_args(args: Mapping[str, Any], slots: Sequence[str]) -> SyntheticArgs:
         load_s=number(f"{_WHERE}.load_s", args.get("load_s", 0.2), low=0),
         speed=number(f"{_WHERE}.speed", args.get("speed", 1.0), low=0, above=True),
         faults=parse_faults(args.get("faults", []), slots),
+        kernels=parse_kernels(args.get("kernels", {}), slots),
     )

@@ -25,6 +25,7 @@ from harness.engines.synthetic.args import SyntheticArgs, parse_args
 from harness.engines.synthetic.core import Counters, DoesNotFit, First, KvLink, Prefilled, ReplicaCore
 from harness.engines.synthetic.faults import Fault
 from harness.engines.synthetic.lengths import length_of
+from harness.engines.synthetic.planted import kernels_of
 from harness.engines.synthetic.scheduler import Scheduler, scheduler_of_running_loop
 from harness.engines.synthetic.tokens import output_ids
 from harness.spec import RunSpec
@@ -134,6 +135,7 @@ class SyntheticEngine:
             "jitter": self._args.jitter,
             "speed": self._args.speed,
             "planted_faults": [fault.describe() for fault in self._faults],
+            **kernels_of(self._args.kernels, self._context.slot),
             **argument_facts(self._args.in_force()),
         }
 

@@ -152,7 +152,9 @@ def vocab_of(config: Any) -> int:
 def identity(spec: RunSpec) -> dict[str, Any]:
     """What makes replicas different generators of results, from the spec alone: it is the same wherever it is computed."""
     fleet = spec.fleet
+    ours = {"moe": fleet.kernels.moe} if fleet.kernels.moe != "engine" else {}  # tables change times, not tokens
     return {
+        **ours,
         "engine_args": fleet.engine_args,
         "layout": fleet.layout.model_dump(mode="json", exclude={"devices_per_node"}),
         "sampling": spec.sampling.model_dump(mode="json"),

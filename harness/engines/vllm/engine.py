@@ -15,17 +15,19 @@ from __future__ import annotations
 import asyncio
 import logging
 import multiprocessing
+import os
 import time
 from collections.abc import Iterable
 from contextlib import suppress
 from multiprocessing.process import BaseProcess
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from harness.cluster.procinfo import ended_in_words
 from harness.engines.base import ArgumentError, EngineContext, EngineError, EngineStats, Events, Key, Request, argument_facts
-from harness.engines.vllm import compat, launch
+from harness.engines.vllm import compat, kernelfacts, launch
 from harness.engines.vllm.args import arguments, check_args
 from harness.engines.vllm.logtail import LogTail
 from harness.engines.vllm.sampling import CannotServe, Sampling, handoff_of
@@ -55,6 +57,7 @@ class VllmEngine:
         self._not_ours: set[BaseProcess] | None = None  # child processes from before the start of vLLM
         self.llm: Any = None  # the AsyncLLM, from start to stop
         self._dropped: tuple[str, ...] = ()
+        self._kernels = kernelfacts.KernelFacts()
         self._answers: dict[Key, asyncio.Task[None]] = {}  # outstanding
         self._leaving: set[asyncio.Task[None]] = set()  # cancelled, not yet gone
         self._watch: asyncio.Task[None] | None = None
@@ -66,7 +69,7 @@ class VllmEngine:
 
     async def start(self) -> None:
         check_args(self._context.spec)
-        if why := compat.cannot_start():
+        if why := compat.cannot_start() or kernelfacts.cannot_load(self._context.spec.fleet.kernels):
             raise ArgumentError(why)
         self._log = LogTail()
         self._thread = launch.EngineThread()
@@ -85,6 +88,7 @@ class VllmEngine:
             await self.llm.get_supported_tasks()  # also starts what reads the core's messages: its death is one of them
         except Exception as error:
             raise EngineError(f"vLLM ended as soon as it had started: {self._cause() or compat.in_words(error)}") from error
+        self._note_kernels(self._log)
         self._watch = asyncio.get_running_loop().create_task(self._look_out(), name="vllm watch")
         log.info(
             "%s: vLLM %s on %s after %.1f s",
@@ -93,6 +97,16 @@ class VllmEngine:
             started.device,
             time.monotonic() - begun_s,
         )
+
+    def _note_kernels(self, written: LogTail) -> None:
+        """Raises ArgumentError where our kernel is required and another runs: the next start would be no different."""
+        asked = self._context.spec.fleet.kernels
+        self._kernels = kernelfacts.loaded(asked, _reports(), written.beginning())
+        why = self._kernels.fallback
+        if why and asked.required:
+            raise ArgumentError(f"fleet.kernels.required = true, and vLLM does not use our MoE kernel alone: {why}")
+        if why:
+            log.warning("%s: vLLM does not use our MoE kernel alone: %s", self._context.slot, why)
 
     def submit(self, request: Request) -> None:
         if self._watch is None or self._gone:
@@ -129,6 +143,7 @@ class VllmEngine:
         }
         if started is not None:
             facts["device_name"] = started.device
+        facts |= self._kernels.facts
         if self._dropped:
             facts["arguments_unknown_to_this_version"] = ", ".join(self._dropped)
         if "kv_transfer_config" in self._args:
@@ -185,7 +200,13 @@ class VllmEngine:
         if cpu and context.spec.cluster.kind == "local":
             launch.give_way()
         self._not_ours = before = set(multiprocessing.active_children())
-        self._started = launch.create(values, [stat_logger(self._meter)], before, cpu=cpu, log=self._log)
+        try:
+            self._started = launch.create(values, [stat_logger(self._meter)], before, cpu=cpu, log=self._log)
+        except EngineError as error:
+            # Where vLLM has no such kernel either, that ours was left out is the cause behind its words.
+            if not (why := kernelfacts.left_out(context.spec.fleet.kernels, _reports())):
+                raise
+            raise type(error)(f"our MoE kernel was left out: {why}; and then {error}") from error
         return self._started
 
     async def _end_vllm(self, thread: launch.EngineThread) -> None:
@@ -310,6 +331,12 @@ class VllmEngine:
 
     def _cause(self) -> str:
         return self._log.last_error() if self._log is not None else ""
+
+
+def _reports() -> Path | None:
+    """Where the kernels' plugin writes down what it loads."""
+    folder = os.environ.get(kernelfacts.REPORT)
+    return Path(folder) if folder else None
 
 
 def _times(metrics: Any, clock_s: list[float], stage: int) -> tuple[int, int, int]:

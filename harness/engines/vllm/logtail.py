@@ -1,4 +1,4 @@
-"""The last error that vLLM's processes wrote, for the reason of a death.
+"""What vLLM's processes wrote: their last error, for the reason of a death, and what they told of their start.
 
 vLLM tells a failed start as "Engine core initialization failed. See root cause above": the cause is only in the output of
 its child. A replica's output goes to a file, which this process can read back through its own descriptors; where it is a
@@ -13,8 +13,10 @@ import stat
 from contextlib import suppress
 
 _TAIL_BYTES = 256 * 1024
+_START_BYTES = 4 * 1024 * 1024
 _LINES = 400  # what lies before is of another matter
 _LINE_CHARACTERS = 300
+_LINE_SEARCHED = 4000
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _ERROR = re.compile(r"(?:^|[\s\]])((?:[A-Za-z_][\w.]*)?(?:Error|Exception|Exit|OutOfMemory)): (\S.*)$")
 _WORKER = re.compile(r"Worker proc \S+ died unexpectedly(?: \(exit code: -?\d+\))?")
@@ -52,6 +54,22 @@ class LogTail:
             if died := _WORKER.search("\n".join(lines)):  # killed, since it said nothing itself
                 return died[0]
         return ""
+
+    def beginning(self) -> list[str]:
+        """Lines since the beginning, of the first 4 MiB: the start of an engine is told there. Long ones are cut, as they are
+        searched for expressions."""
+        return [
+            line[:_LINE_SEARCHED] for descriptor, start in self._files.values() for line in self._first_lines(descriptor, start)
+        ]
+
+    @staticmethod
+    def _first_lines(descriptor: int, start: int) -> list[str]:
+        try:
+            begin = start if start <= os.fstat(descriptor).st_size else 0
+            text = os.pread(descriptor, _START_BYTES, begin).decode("utf-8", "replace")
+        except OSError:
+            return []
+        return _COLOUR.sub("", text).splitlines()
 
     @staticmethod
     def _lines(descriptor: int, start: int) -> list[str]:
