@@ -328,7 +328,7 @@ def _say_drilled(result: dict[str, Any]) -> None:
 def kernel_lines(kernels: list[dict[str, Any]], shown: int = 4) -> list[str]:
     """Which MoE kernels ran with which tables; nothing of a model without such layers."""
     lines = [f"{'MoE kernel' if at == 0 else '':<10} {InUse(**row).words}" for at, row in enumerate(kernels[:shown])]
-    return lines + ([f"{'':<10} and {len(kernels) - shown:,d} more"] if len(kernels) > shown else [])
+    return lines + ([f"{'':<10} and {len(kernels) - shown:,d} more (--json has all)"] if len(kernels) > shown else [])
 
 
 #: Those of which a result says a word; `paceline metrics` has all.

@@ -10,8 +10,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from harness.analysis.table import in_order
-from harness.analysis.views import Difference, Variant
-from harness.metrics.kernels import InUse, in_use, node_classes, of_kernels
+from harness.analysis.views import Difference, Finding, Variant
+from harness.metrics.kernels import InUse, Replica, in_use, node_classes, odd_ones, of_kernels, splits, summary
 from harness.records.errors import RecordError
 from harness.records.fleetfile import FleetFile, GpusOf, read_fleet
 from harness.records.runfile import AttemptRecord
@@ -43,6 +43,13 @@ def differences(record: Record, attempt: AttemptRecord | None) -> list[Differenc
 def kernels(record: Record, attempt: AttemptRecord | None) -> list[InUse]:
     """Which kernels of MoE layers ran, with which tables, on how many replicas."""
     return in_use(_told(record, attempt).values())
+
+
+def odd_kernels(record: Record, attempt: AttemptRecord | None) -> list[Finding]:
+    """Replicas with another kernel or table than most of their node class: worth a word though nothing was slow."""
+    told = [Replica(slot, facts.get(_ROLE, ""), facts) for slot, facts in _told(record, attempt).items()]
+    found = [f"{line}; first {first.slot}: {first.cause}" for line, first in summary(odd_ones(told)).items()]
+    return [Finding("warn", f"{line}. See the settings in which replicas differ.", "config") for line in [*found, *splits(told)]]
 
 
 def _told(record: Record, attempt: AttemptRecord | None) -> Told:

@@ -2,7 +2,8 @@
 
 Findings come in this order: limits that broke, with what the tail is made of; samples that were lost; causes that concern the
 whole fleet (saturation, the head's queue, a client that issues late); replicas and nodes that are slow though the limits hold;
-what was dispatched again; LoadGen's figures beside ours; and head-room, where all is well.
+replicas with other MoE kernels than their peers; what was dispatched again; LoadGen's figures beside ours; and head-room, where
+all is well.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from harness.analysis.attribution import findings_of, parts_of, tail_of
+from harness.analysis.config import odd_kernels
 from harness.analysis.distributions import at, figures_of, margin, short
 from harness.analysis.evidence import Evidence
 from harness.analysis.fleet import duration_of
@@ -110,6 +112,7 @@ def findings(
         if finding.metric in broken:  # a slow decode has no part in a TTFT limit, unless the tail says so
             finding.level = "bad"
     found += slow
+    found += odd_kernels(drill.record, attempt)
     found += _again(table, totals)
     found += _loadgen(table, attempt, rates)
     found += [each for one in margins if (each := _too_few(one)) is not None]

@@ -23,6 +23,7 @@ from harness.analysis.views import (
     Tail,
     Timeline,
 )  # fmt: skip
+from harness.metrics.kernels import InUse
 from harness.mlperf.scores import AccuracyScore, Compliance, read_compliance, read_score
 from harness.records.errors import RecordError
 from harness.records.layout import RunFolder
@@ -52,6 +53,7 @@ class Content:
     life: Life | None
     effects: list[Effect]
     config: list[Difference]
+    kernels: list[InUse]
     gpus: list[RoleSummary]
     beside: list[Beside]
     users: list[UserFigure]
@@ -100,6 +102,7 @@ def gather(folder: RunFolder, attempt: int | None, tell: Tell) -> Content:
         life=_life(drill, slowest),
         effects=asked("acts and their effects", drill.effects),
         config=asked("configuration", drill.config),
+        kernels=asked("MoE kernels", drill.kernels),
         gpus=asked("GPU metrics", lambda: summarise_gpus(record, number)),
         beside=beside_loadgen(drill.attempt) if drill.attempt else [],
         users=tokens_per_user(drill.attempt) if drill.attempt else [],

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from harness.analysis.shape import flat
+from harness.metrics.kernels import InUse
 from harness.report.course import utc
 from harness.report.document import Block, Cell, Column, Folded, Heading, Level, Remarks, Section, Table, Text, short
 from harness.report.gather import Content
@@ -52,6 +53,7 @@ def configuration(content: Content) -> Section:
             rows = [(name, told(name, value)) for name, value in sorted(asked.items())]
             inner.append(Table([Column("setting"), Column("asked for")], rows))
         blocks += [Heading("LoadGen's settings"), Folded(f"{len(effective)} settings in effect", inner)]
+    blocks += _kernels(content.kernels)
     if content.config:
         differ = [
             (one.field, variant.value, len(variant.slots), _slots(variant.slots))
@@ -63,6 +65,25 @@ def configuration(content: Content) -> Section:
     if content.run.versions:
         blocks += [Heading("Versions"), Table([Column("package"), Column("version")], sorted(content.run.versions.items()))]
     return Section("configuration", "Configuration", blocks or [Text("The record does not say how the run was configured.")])
+
+
+def _kernels(kernels: list[InUse]) -> list[Block]:
+    """Of a model with experts."""
+    if not kernels:
+        return []
+    columns = [Column(name) for name in ("kernel", "table", "of its floor", "class of node", "asked for ours, and why not")]
+    rows: list[tuple[Cell, ...]] = [
+        (
+            f"{one.kernel} {one.hash}".strip() or None,
+            f"{one.config} {one.config_hash}".strip() or None,
+            one.of_floor or None,
+            one.node_class or None,
+            one.fallback or None,
+            one.replicas,
+        )
+        for one in kernels
+    ]
+    return [Heading("MoE kernels"), Table([*columns, Column("replicas", 0)], rows, "As the replicas told when they registered.")]
 
 
 def _slots(slots: list[str]) -> str:

@@ -46,3 +46,8 @@ def test_the_journal_status_live_and_the_record_say_which_replica_runs_another_t
     assert found["kernel.config"]["default"] == [ODD]
     assert len(found["kernel.config"]["tuned"]) == 3
     assert f"MoE kernel 3 replicas: ours aa11, table tuned 0a1b2c3d4e5f, on {CLASS}" in paceline(run, "show", run.folder.name)
+    (finding,) = [one for one in record.overview().findings if one.view == "config"]
+    assert finding.text.startswith(f"1 replica runs another MoE kernel or table than most of {CLASS}; first {ODD}: MoE table:")
+    paceline(run, "report", run.folder.name, "--out", str(folder := run.folder.path.parent / "reported"))
+    (page,) = folder.glob("*.html")
+    assert "ours aa11" in page.read_text(encoding="utf-8")
