@@ -240,7 +240,7 @@ def test_a_disk_that_fails_midway_leaves_what_was_there(tmp_path: Path, monkeypa
     [
         ("", ":1: no JSON"),
         ("{", ":1: no JSON"),
-        ('{\n "16": {},\n}', ":3: no JSON"),
+        ('{\n "16": {},\n 7}', ":3: no JSON"),
         ("[]", ":1: must be a JSON object ({…}), is a list"),
         ("{}", ":1: has no configuration"),
         ('{"triton_version": "3.9.0"}', ":1: has no configuration"),
