@@ -14,7 +14,6 @@ from console.cli.output import clean, clock, number, plural, say, table, typed, 
 from console.cli.placed import cluster_lines, pods_of
 from console.cli.story import act_in_words
 from harness.cluster.local import head_alive
-from harness.metrics.kernels import InUse
 from harness.records.clusterlog import last_view
 from harness.records.errors import RecordError
 from harness.records.labels import Labels, read_labels
@@ -240,6 +239,8 @@ def say_result(result: dict[str, Any]) -> None:
         _say_drilled(result)
         _say_replicas(result["replicas"])
     if result["kernels"]:
+        from console.cli.view_words import kernel_lines
+
         say("\n" + "\n".join(kernel_lines(result["kernels"])))
     _say_gpus(result["gpu_metrics"], result["run"])
     say_alerts(result["alerts"], result["run"])
@@ -323,12 +324,6 @@ def _say_drilled(result: dict[str, Any]) -> None:
             say(f"  {number(one['value']):>8}  {one['title'].partition(': ')[2] or one['title']}{remark}")
     for line in finding_lines(findings, result["run"]):
         say(line)
-
-
-def kernel_lines(kernels: list[dict[str, Any]], shown: int = 4) -> list[str]:
-    """Which MoE kernels ran with which tables; nothing of a model without such layers."""
-    lines = [f"{'MoE kernel' if at == 0 else '':<10} {InUse(**row).words}" for at, row in enumerate(kernels[:shown])]
-    return lines + ([f"{'':<10} and {len(kernels) - shown:,d} more (--json has all)"] if len(kernels) > shown else [])
 
 
 #: Those of which a result says a word; `paceline metrics` has all.

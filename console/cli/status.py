@@ -65,7 +65,7 @@ def _without_head(folder: RunFolder, run: RunFile, as_json: bool) -> None:
 
 def _live(folder: RunFolder, as_json: bool) -> None:
     from console.cli.progress import eta_s, progress_line, role_line
-    from console.cli.report import kernel_lines
+    from console.cli.view_words import kernel_lines
     from console.store.compare import as_told
     from console.store.tables import other_kernels
     from harness.metrics.kernels import in_use, odd_ones, splits, summary

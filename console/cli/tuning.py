@@ -24,7 +24,7 @@ from console.cli.waiting import ended_in_order, told_if_slow
 if TYPE_CHECKING:
     from kernels.shapes import MoeShape
     from kernels.tuner.offline import Candidates
-    from kernels.tuner.tune import Plan, Progress, Tuned
+    from kernels.tuner.plan import Plan, Progress, Tuned
 
 DEFAULT_M = "1,2,4,8,16,32,64,128,256,512"
 MOST_TOKENS = 16384
@@ -81,7 +81,8 @@ def tune(
     if offline:
         return _offline(given, as_json=json)
     from kernels.tuner.node import Node
-    from kernels.tuner.tune import cache_in, gpu_of, tune_on
+    from kernels.tuner.plan import cache_in
+    from kernels.tuner.tune import gpu_of, tune_on
 
     given.check()
     with _resumable(given, ""), Node(given.python, cache_in(given.store)) as node:
@@ -206,7 +207,7 @@ class _Given:
         return shape.split(tp=self.tp, ep=self.ep)
 
     def plan(self, target: str) -> Plan:
-        from kernels.tuner.tune import Plan
+        from kernels.tuner.plan import Plan
 
         return Plan(
             self.check(), target, _tokens(self.m), self.store, self.python, self.dtype, self.kernel, self.candidates,

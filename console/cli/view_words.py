@@ -12,6 +12,7 @@ import msgspec
 
 from console.cli.output import clean, clock, number, say, table, typed
 from harness.analysis.views import CALLED
+from harness.metrics.kernels import InUse
 from harness.records.runfile import plain as numpyless
 
 if TYPE_CHECKING:
@@ -143,3 +144,9 @@ def part_words(parts: Sequence[PartShare]) -> str:
     usual = " + ".join(f"{one.name} {ms(one.mean_ms)}" for one in parts)
     slow = " + ".join(f"{one.name} {ms(one.tail_mean_ms)}" for one in parts if one.tail_mean_ms is not None)
     return f"is on average {usual} ms" + (f"\n          in the slowest 1 % {slow} ms" if slow else "")
+
+
+def kernel_lines(kernels: list[dict[str, Any]], shown: int = 4) -> list[str]:
+    """Which MoE kernels ran with which tables; nothing of a model without such layers."""
+    lines = [f"{'MoE kernel' if at == 0 else '':<10} {InUse(**row).words}" for at, row in enumerate(kernels[:shown])]
+    return lines + ([f"{'':<10} and {len(kernels) - shown:,d} more (--json has all)"] if len(kernels) > shown else [])

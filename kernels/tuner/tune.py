@@ -10,124 +10,32 @@ the same kernel, compiler and class of node keeps its other keys.
 from __future__ import annotations
 
 import contextlib
-import datetime
-import math
 import re
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import Any, Final, Literal
+from dataclasses import replace
+from typing import Any, Final
 
 from kernels.accelerators import TARGETS, Accelerator, accelerator, accelerators
 from kernels.compiling.pool import Pool, triton_version
-from kernels.errors import KernelInputError, NotHere
+from kernels.errors import NotHere
 from kernels.identity import kernel_hash
 from kernels.moe.launch import Gemm
 from kernels.roofline import floor
 from kernels.shapes import MoeShape
-from kernels.store import (
-    About,
-    KeyFacts,
-    NodeClass,
-    class_folder,
-    read_table,
-    read_vllm_table,
-    table_name,
-    write_table,
-    write_vllm_table,
-)
-from kernels.store.names import MXFP4
 from kernels.tile import LayerConfig, Tile
 from kernels.tuner import vllm_moe
-from kernels.tuner.halving import Measured, Ranking, Step, halve
+from kernels.tuner.found_table import write
+from kernels.tuner.halving import Ranking, Step, halve
 from kernels.tuner.journal import Journal
 from kernels.tuner.node import Node, Probe
 from kernels.tuner.offline import Candidates, candidates
+from kernels.tuner.plan import Chosen, Kernel, Plan, Progress, Told, Tuned
 from kernels.tuner.predict import least_us
 from kernels.tuner.worker import shape_json
 
-Kernel = Literal["paceline", "vllm"]
-CANDIDATES: Final = 40  # of a GEMM at an M
 _JOINT_OF_EACH: Final = 2  # best tiles of each GEMM that are tried together, for each BLOCK_SIZE_M
 _JOINT_AT_MOST: Final = 9
-
-
-def cache_in(store: Path) -> Path:
-    """Of what was compiled."""
-    return store / ".tuning" / "compiled"
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    shape: MoeShape
-    target: str  # of the compiler
-    ms: tuple[int, ...]
-    store: Path
-    python: str
-    dtype: Literal["bf16", "fp16"] = "bf16"
-    kernel: Kernel = "paceline"
-    candidates: int = CANDIDATES
-    budget_s: float = math.inf
-    seed: int = 0
-
-    @property
-    def table_dtype(self) -> str:
-        return MXFP4 if self.kernel == "paceline" else vllm_moe.TABLE_DTYPE[self.shape.weights]
-
-    @property
-    def folder(self) -> Path:
-        """Of the journal. Named after the layer and the compiler's target, for the offline part knows no node."""
-        shape = self.shape
-        name = f"E={shape.experts},N={shape.intermediate},H={shape.hidden},k={shape.top_k}of{shape.routed_over},{self.dtype}"
-        return self.store / ".tuning" / self.target / f"{name},dtype={self.table_dtype}"
-
-    @property
-    def cache(self) -> Path:
-        return cache_in(self.store)
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    stage: str  # "compile", "gate_up", "down", "layer"
-    m: int
-    round: int = 0
-    done: int = 0
-    of: int = 0
-    best_us: float | None = None
-    of_floor: float | None = None
-    gemm: str = ""  # while compiling: "gate_up", "down"
-
-
-@dataclass(frozen=True, slots=True)
-class Chosen:
-    config: dict[str, Any]
-    measured: Measured
-    floor_us: float
-    complete: bool  # False: the budget ended before the last round
-
-    @property
-    def of_floor(self) -> float:
-        return self.floor_us / self.measured.uniform_us
-
-
-@dataclass(slots=True)
-class Tuned:
-    plan: Plan
-    node_class: NodeClass
-    probe: Probe
-    read_gb_s: float
-    chosen: dict[int, Chosen] = field(default_factory=dict)
-    without: dict[int, str] = field(default_factory=dict)  # M that got no configuration, and why
-    failed: Counter[str] = field(default_factory=Counter)
-    skipped: int = 0
-    measured: int = 0
-    reused: int = 0
-    table: Path | None = None
-
-
-Told = Callable[[Progress], None]
 
 
 # --- offline ------------------------------------------------------------------------------------------------
@@ -328,73 +236,3 @@ def joint(gate_up: Ranking[Config], down: Ranking[Config]) -> list[Config]:
                 layer = LayerConfig(Tile.of(up), Tile.of(below))
                 pairs.append((up_measured.us + down_measured.us, Config(layer.json())))
     return [config for _, config in sorted(pairs, key=lambda pair: pair[0])[:_JOINT_AT_MOST]]
-
-
-# --- the table ----------------------------------------------------------------------------------------------
-
-
-def write(found: Tuned) -> Path:
-    """The table and its sidecar, with the keys of an earlier one that were measured with the same."""
-    plan, probe, node_class = found.plan, found.probe, found.node_class
-    if any(chosen.measured.rehearsal for chosen in found.chosen.values()):
-        raise KernelInputError("a rehearsal's times are of no device: they cannot be written into a table")
-    ours = plan.kernel == "paceline"
-    keys = {m: _facts(chosen) for m, chosen in found.chosen.items()}
-    configs: dict[int, dict[str, Any]] = {m: chosen.config for m, chosen in found.chosen.items()}
-    about = About(
-        plan.shape, node_class.target, node_class.compute_units, node_class.memory_gb, node_class.device_name, "measured",
-        kernel_hash() if ours else "", probe.triton, probe.torch, probe.driver, "" if ours else f"vllm {probe.vllm}",
-        {"max": probe.clocks} if probe.clocks else {}, datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"), keys,
-        more={"activations": plan.dtype, "read_gb_s": round(found.read_gb_s, 1)},
-    )  # fmt: skip
-    folder = class_folder(plan.store, node_class)
-    earlier = _earlier(found, folder, about)
-    if earlier is not None:
-        before, facts = earlier
-        configs = {**before, **configs}
-        about = replace(about, keys={**facts, **keys})
-    if ours:
-        return write_table(folder, {m: LayerConfig.of(config) for m, config in configs.items()}, about)
-    return write_vllm_table(
-        folder, plan.shape, probe.device_name, plan.table_dtype, configs,
-        block_shape=vllm_moe.block_shape(plan.shape.weights), triton=probe.triton, about=about,
-    )  # fmt: skip
-
-
-def _facts(chosen: Chosen) -> KeyFacts:
-    times = chosen.measured
-    return KeyFacts(
-        round(times.uniform_us, 2), round(times.spread_us, 2), round(chosen.floor_us, 2),
-        round(chosen.floor_us, 2) / round(times.uniform_us, 2), float(f"{times.error:.3g}"),
-        {"uniform_us": round(times.uniform_us, 2), "zipf_us": round(times.zipf_us, 2)},
-        {"experts": round(times.experts, 1), "repetitions": times.repetitions, "complete": chosen.complete},
-    )  # fmt: skip
-
-
-def _earlier(found: Tuned, folder: Path, about: About) -> tuple[dict[int, dict[str, Any]], Mapping[int, KeyFacts]] | None:
-    """Configurations and facts of the table that is there, if it was measured with the same kernel, compiler and shape."""
-    plan = found.plan
-    block_shape = vllm_moe.block_shape(plan.shape.weights) if plan.kernel == "vllm" else None
-    device = found.probe.device_name if plan.kernel == "vllm" else about.device_name
-    path = folder / table_name(plan.shape, device, plan.table_dtype, block_shape)
-    if not path.is_file():
-        return None
-    before: dict[int, dict[str, Any]]
-    try:
-        if plan.kernel == "paceline":
-            table = read_table(path)
-            before, there = {m: config.json() for m, config in table.configs.items()}, table.about
-        else:
-            theirs = read_vllm_table(path)
-            before = {m: dict(config) for m, config in theirs.configs.items()}
-            if theirs.about is None:
-                return None
-            there = theirs.about
-    except KernelInputError:  # damaged or half replaced: "tune again" is what is said of it, and this is that
-        return None
-    same = ("origin", "kernel_hash", "triton", "engine")
-    if any(getattr(there, name) != getattr(about, name) for name in same) or there.shape != about.shape:
-        return None
-    if there.more.get("activations") != about.more["activations"]:
-        return None
-    return before, there.keys

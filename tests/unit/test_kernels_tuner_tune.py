@@ -30,10 +30,12 @@ from kernels.errors import KernelInputError, NotHere
 from kernels.identity import kernel_hash
 from kernels.shapes import model
 from kernels.store import NodeClass, lookup, read_table, read_vllm_table
+from kernels.tuner.found_table import write
 from kernels.tuner.halving import Measured
 from kernels.tuner.journal import Journal
 from kernels.tuner.node import Node
-from kernels.tuner.tune import Chosen, Plan, Tuned, gpu_of, offline, tune_on, write
+from kernels.tuner.plan import Chosen, Plan, Tuned
+from kernels.tuner.tune import gpu_of, offline, tune_on
 
 SCRIPTED = Path(__file__).with_name("scripted_gpu.py")
 H200 = NodeClass("sm_90", 132, 141, "NVIDIA_H200")
