@@ -14,6 +14,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from harness.records.labels import one_line
+
 NODE_CLASS: Final = "kernel.node_class"
 #: What must be alike within a node class, by fact; and how it is called in a sentence.
 ALIKE: Final = {
@@ -181,4 +183,4 @@ def word(facts: Mapping[str, Any], name: str) -> str:
     text = value if isinstance(value, str) else "" if value is None else str(value)
     if len(text) > _CHARACTERS:
         text = f"{text[: _CHARACTERS - 1]}…"
-    return text if text.isprintable() else " ".join("".join(c if c.isprintable() else " " for c in text).split())
+    return text if text.isprintable() else one_line(text)

@@ -21,6 +21,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from harness.records.labels import one_line
 from harness.spec import KernelsSpec
 
 REPORT = "PACELINE_KERNELS_REPORT"
@@ -215,7 +216,7 @@ def _text(table: Mapping[str, Any], name: str, most: int = _CHARACTERS) -> str:
     value = table.get(name)
     if not isinstance(value, str):
         return ""
-    return _cut(" ".join("".join(c if c.isprintable() else " " for c in value[:1000]).split()), most)
+    return _cut(one_line(value[:1000]), most)
 
 
 def _of_floor(told: Any) -> str:
