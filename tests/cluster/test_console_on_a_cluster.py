@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 from cluster_kit import ClusterKit, cluster_of
-from laptop_kit import Laptop, laptop_of
+from laptop_kit import Laptop, laptop_of, on_claim, ready
 
 from console.feeds.head import HeadFeed
 from console.store.record import over
-from harness.records.clusterlog import read_cluster
-from harness.wire.client import HeadClient
+from harness.records.clusterlog import last_view, read_cluster
+from harness.wire.clusterview import ClusterView
 
 PATIENCE_S = 90.0
 
@@ -35,21 +35,25 @@ def laptop(kit: ClusterKit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         yield made
 
 
+def hosts_with_a_ready_pod(view: ClusterView | None) -> list[str]:
+    """Of workers. A pod gets ready after its replicas: its kubelet asks, the head hears of it, and writes it within a second."""
+    return sorted(row.host for row in view.pods if row.node >= 0 and row.ready) if view is not None else []
+
+
 def test_a_console_scales_the_run_and_the_record_says_where_pods_were(kit: ClusterKit, laptop: Laptop) -> None:
     laptop.begin(*laptop.run(2))
     folder = laptop.until_linked()
-
-    def ready() -> int:
-        with HeadClient.of_run(folder.path) as head:
-            return sum(slot.state == "READY" for slot in head.state(journal_tail=0).slots)
-
-    laptop.until(lambda: ready() == 4, PATIENCE_S, "all replicas ready")
+    told = on_claim(kit, folder).cluster
+    laptop.until(lambda: ready(folder) == 4, PATIENCE_S, "all replicas ready")
+    laptop.until(
+        lambda: hosts_with_a_ready_pod(last_view(told)) == ["node-0", "node-1"], PATIENCE_S, "the record of both pods, each ready"
+    )
     began_unix = time.time()
     reply = asyncio.run(HeadFeed(folder.path).command("scale", {"nodes": 1}, "half is enough"))
     assert reply.ok, reply.message
     assert "1 of 2 nodes are wanted" in reply.message
     assert [job["spec"]["parallelism"] for job in kit.listed("Job") if "worker" in job["metadata"]["name"]] == [1]
-    laptop.until(lambda: ready() == 2, PATIENCE_S, "the replicas of the other node gone")
+    laptop.until(lambda: ready(folder) == 2, PATIENCE_S, "the replicas of the other node gone")
     assert laptop.paceline("stop", folder.name).returncode == 0
     laptop.until(lambda: (state := over(folder.path)) is not None and state.cluster is not None, PATIENCE_S, "the record")
     laptop.until(lambda: not folder.head_json.exists(), PATIENCE_S, "the link's end")
@@ -58,7 +62,6 @@ def test_a_console_scales_the_run_and_the_record_says_where_pods_were(kit: Clust
     assert before is not None
     assert after is not None
     assert before.wanted == 2
-    assert sorted(row.host for row in before.pods if row.node >= 0 and row.ready) == ["node-0", "node-1"]
+    assert hosts_with_a_ready_pod(before) == ["node-0", "node-1"]
     assert after.wanted == 1
-    there = kit.claim("paceline-results") / folder.name / "cluster.jsonl"
-    assert folder.cluster.read_bytes() == there.read_bytes()
+    assert folder.cluster.read_bytes() == told.read_bytes()
