@@ -76,6 +76,7 @@ class Attempt:
         self._heard_s = time.monotonic()
         self._decided: Outcome | None = None
         self._quit_by_s: float | None = None
+        self._gone = False  # the process, at the last look
 
     # --- life --------------------------------------------------------------------------------------------
 
@@ -139,15 +140,18 @@ class Attempt:
         self._quit_by_s = time.monotonic() + drain_s + _QUIT_S
         self.tell(down.Finish(drain_s))
 
-    def check(self) -> None:
-        """Once a second: notice a driver that died or hangs."""
+    def check(self, *, late: bool = False) -> None:
+        """Once a second: notice a driver that died or hangs. `late`: the head itself stood still since the last look."""
         if self.ended.is_set() or self._process is None:
             return
         status = self._process.poll()
         now = time.monotonic()
+        if late:
+            self._heard_s = max(self._heard_s, now - _SILENT_S / 2)
         if status is not None:
-            if self._pump is not None and now - self._heard_s < 0.3:
-                return  # its last words may still be in the pipe
+            gone_before, self._gone = self._gone, True
+            if not gone_before or now - self._heard_s < 0.3:
+                return  # its last words may still be in the pipe: between two looks it is emptied
             self._close(Outcome(False, f"the driver {ended_in_words(status)}{self._last_words()}"))
         elif self._quit_by_s is not None and now > self._quit_by_s:
             self.kill()

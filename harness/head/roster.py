@@ -214,7 +214,7 @@ class Roster:
         return replica
 
     def sweep(self, late: bool) -> list[Replica]:
-        """Two strikes: one lease without a beat makes SUSPECT, a second LOST. Returns the newly LOST.
+        """Two strikes: one lease without a beat makes SUSPECT, a second LOST, by a later sweep. Returns the newly LOST.
 
         A sweep that was itself late forgives the round: then the head was slow, not the replica.
         """
@@ -227,7 +227,7 @@ class Roster:
                 replica.beat_s = max(replica.beat_s, now - lease / 2)
                 continue
             silent = now - replica.beat_s
-            if silent > 2 * lease:
+            if silent > 2 * lease and replica.strikes:
                 if self.move(replica, states.LOST, f"no beat for {silent:.1f} s (lease {lease:g} s, two strikes)"):
                     lost.append(replica)
             elif silent > lease and replica.strikes == 0:

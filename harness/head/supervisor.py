@@ -369,7 +369,7 @@ class Supervisor:
         self.placement.each_second(now)
         self.telemetry.publish_cluster()
         if self.attempt is not None:
-            self.attempt.check()
+            self.attempt.check(late=late)
             self._keep_totals(self.attempt)
             self._remind(self.attempt, now)
         if self.phase not in _FORMING:

@@ -39,7 +39,7 @@ def runs_in(place: Path, gone_within_s: float) -> Iterator[Callable[..., RunHand
     yield start
     for handle in handles:
         kill_run(handle.folder, handle.head_pid)
-    pids = {pid for handle in handles for pid in (*handle.seen_pids, handle.head_pid)}
+    pids = {pid for handle in handles for pid in (*handle.seen_pids, handle.head_pid) if pid}
     deadline = time.monotonic() + gone_within_s
     while time.monotonic() < deadline and any(running(pid) for pid in pids):
         time.sleep(0.05)
@@ -134,8 +134,10 @@ class RunHandle:
             return client.command(name, args, reason=reason, timeout_s=30)
 
     def kill_head(self) -> None:
-        kill(self.head_pid)
-        os.waitpid(self.head_pid, 0)
+        """From here on nobody may be sent a signal by its number: that can be another process's."""
+        pid, self.head_pid = self.head_pid, 0
+        kill(pid)
+        os.waitpid(pid, 0)
 
     def wait(self, what: str, true: Callable[[], Any], within_s: float = 45.0) -> Any:
         deadline = time.monotonic() + within_s

@@ -206,6 +206,16 @@ def test_one_missed_lease_makes_suspect_and_a_second_lost(fleet: Fleet) -> None:
     assert fleet.roster.sweep(False) == []
 
 
+def test_a_sweep_that_finds_two_leases_over_is_the_first_strike_only(fleet: Fleet) -> None:
+    fleet.register(0)
+    fleet.beat(0, state="READY")
+    fleet.clock.passes(2 * LEASE_S + 1)
+    assert fleet.roster.sweep(False) == []
+    assert fleet.states()[0] == "SUSPECT"
+    fleet.clock.passes(1)
+    assert fleet.roster.sweep(False) == [fleet[0]]
+
+
 @pytest.mark.parametrize("state", ["READY", "WARMING"])
 def test_a_suspect_whose_beats_are_back_returns_to_what_it_says_it_is(fleet: Fleet, state: str) -> None:
     fleet.register(0)
