@@ -63,23 +63,25 @@ class ExploreIssuer:
         due = self._next(start, rate)
         while not self._finish and self._dispatcher.failure is None:
             now = time.monotonic_ns()
-            if end is not None and now >= end:
-                return
+            until = min(now, end) if end is not None else now
             if self._rate_qps != rate:
                 rate = self._rate_qps
                 due = self._next(now, rate)
-            if due is not None and due <= now:
-                due = self._issue_due(due, now, rate)
+            if due is not None and due <= until:  # before the end is looked at: who stood still across it is late, not done
+                due = self._issue_due(due, until, rate)
                 continue
+            if until == end:
+                return
             wake = min(x for x in (due, end, now + 100_000_000) if x is not None)
             with self._changed:
                 if self._rate_qps == rate and not self._finish:
                     self._changed.wait((wake - now) / 1e9)
 
-    def _issue_due(self, due: int, now: int, rate: float) -> int | None:
+    def _issue_due(self, due: int, until: int, rate: float) -> int | None:
         burst: list[Issued] = []
         following: int | None = due
-        while following is not None and following <= now and len(burst) < _BURST:
+        now = time.monotonic_ns()
+        while following is not None and following <= until and len(burst) < _BURST:
             burst.append((0, self._index(), following, now))
             following = self._next(following, rate)
         self._dispatcher.issue(burst)

@@ -161,10 +161,13 @@ class Driver:
             return
         pairs.wanted = True
         tell_s = 0.0
-        while not pairs.settled and dispatcher.failure is None:
-            if pairs.total and time.monotonic() >= tell_s:
+        while True:
+            settled = pairs.settled or dispatcher.failure is not None
+            if pairs.total and time.monotonic() >= tell_s:  # at least once, also where the first look finds them settled
                 tell_s = time.monotonic() + _TELL_PAIRS_EVERY_S
                 dispatcher.tell(up.DriverPhase(f"{states.WARMING_PAIRS}: {pairs.done} of {pairs.total}"))
+            if settled:
+                return
             time.sleep(0.005)
 
     def _load(self, dispatcher: Dispatcher) -> None:

@@ -10,6 +10,8 @@ from collections.abc import Iterator
 
 from harness.records.layout import RunFolder
 
+TRIED_FOR_S = 1.0
+
 
 class FolderTaken(Exception):
     """Another process holds this run; the text says which."""
@@ -31,13 +33,15 @@ def folder_lock(folder: RunFolder, holder: str = "head") -> Iterator[None]:
 
 
 def _taken(handle: int) -> bool:
-    """Tried more than once: `is_held` of another process may have it for a moment."""
-    for pause_s in (0.01, 0.05, 0.1, 0.0):
+    """Tried more than once: `is_held` of another process has it for a moment, or for longer where that process is not run."""
+    until_s = time.monotonic() + TRIED_FOR_S
+    while True:
         with contextlib.suppress(BlockingIOError):
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return True
-        time.sleep(pause_s)
-    return False
+        if time.monotonic() > until_s:
+            return False
+        time.sleep(0.02)
 
 
 def is_held(folder: RunFolder) -> bool:

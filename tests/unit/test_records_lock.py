@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import threading
 import time
 from pathlib import Path
 
@@ -24,18 +23,18 @@ def test_a_folder_has_one_holder_who_is_named(tmp_path: Path) -> None:
     assert not is_held(folder)
 
 
-def test_whoever_only_asks_does_not_keep_a_holder_away(tmp_path: Path) -> None:
+def test_whoever_only_asks_does_not_keep_a_holder_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`is_held` locks, too, for a moment; here one that is slow."""
     folder = RunFolder(tmp_path)
     handle = os.open(folder.lock, os.O_RDWR | os.O_CREAT, 0o644)
     fcntl.flock(handle, fcntl.LOCK_SH)
+    pauses: list[float] = []
 
-    def let_go() -> None:
-        time.sleep(0.03)
-        os.close(handle)
+    def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 2:
+            os.close(handle)
 
-    asking = threading.Thread(target=let_go)
-    asking.start()
+    monkeypatch.setattr(time, "sleep", pause)
     with folder_lock(folder):
-        pass
-    asking.join(5)
+        assert len(pauses) == 2
