@@ -19,6 +19,8 @@ import fcntl
 import functools
 import json
 import os
+import random
+import re
 import shutil
 import signal
 import socket
@@ -114,13 +116,18 @@ def _run(command: list[str], folder: Path) -> None:
 
 @dataclass
 class Page:
-    """A page on loopback. `text` is what the next scrape gets; with `status` other than 200, an error instead."""
+    """A page on loopback. `text` is what the next scrape gets; with `status` other than 200, an error instead.
+
+    `stamped`: each sample bears the time at which Prometheus got it. Of such series a scrape that comes too late for a busy
+    machine leaves a gap; others it ends, and until the next scrape they have no value at all.
+    """
 
     text: str
     port: int = 0
     path: str = "/metrics"
     status: int = 200
     content_type: str = "text/plain; version=0.0.4; charset=utf-8"
+    stamped: bool = False
     headers: list[Mapping[str, str]] = field(default_factory=list)  # of each request, oldest first
 
     @property
@@ -133,14 +140,16 @@ class Page:
 
 
 @contextlib.contextmanager
-def write_page(text: str = "", *, path: str = "/metrics") -> Iterator[Page]:
-    page = Page(text, path=path)
+def write_page(text: str = "", *, path: str = "/metrics", stamped: bool = False) -> Iterator[Page]:
+    page = Page(text, path=path, stamped=stamped)
 
     async def answer(request: web.Request) -> web.Response:
         page.headers.append(dict(request.headers))
-        response = web.Response(body=page.text.encode(), status=page.status, headers={"Content-Type": page.content_type})
-        response.enable_compression()
-        return response
+        text = page.text
+        if page.stamped and request.headers.get("User-Agent", "").startswith("Prometheus"):
+            text = re.sub(r"^([^#\n].*)$", rf"\1 {time.time_ns() // 1_000_000}", text, flags=re.MULTILINE)
+        # Not packed: of a large page that takes longer than sending it, and Prometheus waits no longer than its interval.
+        return web.Response(body=text.encode(), status=page.status, headers={"Content-Type": page.content_type})
 
     with serving(answer) as page.port:
         yield page
@@ -254,10 +263,14 @@ class PrometheusServer:
         """The result of a query as soon as it has one."""
         return self.until(lambda: self.ask(query), f"{query} has a result", within_s)
 
-    def until_scraped(self, targets: int = 1, times: int = 1, within_s: float = 30.0) -> None:
-        """So many targets are up and were scraped so often."""
-        query = f"count(count_over_time(up[10m]) >= {times} and up == 1) >= {targets}"
+    def until_scraped(self, targets: int = 1, times: int = 1, within_s: float = 60.0) -> None:
+        """So many targets are up and were scraped so often, scrapes that failed not counted."""
+        query = f"count(sum_over_time(up[10m]) >= {times} and up == 1) >= {targets}"
         self.until_found(query, within_s)
+
+    def until_all_scraped_since(self, unix: float, targets: int = 1, within_s: float = 60.0) -> None:
+        """So many targets are up by a scrape that began after that moment: it had what their pages show since then."""
+        self.until_found(f"count(timestamp(up) > {unix:.3f} and up == 1) >= {targets}", within_s)
 
     def until(self, met: Callable[[], Any], what: str, within_s: float) -> Any:
         deadline = time.monotonic() + within_s
@@ -321,10 +334,12 @@ def prometheus(
 
 
 def _free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port: int = free.getsockname()[1]
-        return port
+    """Below those that the system hands out, so that nobody is given it before the server has it, or while it restarts."""
+    for port in random.sample(range(20_000, 32_000), 100):
+        with contextlib.suppress(OSError), socket.socket() as free:
+            free.bind(("127.0.0.1", port))
+            return port
+    raise AssertionError("a hundred ports are all taken")
 
 
 def _die_with_parent() -> None:

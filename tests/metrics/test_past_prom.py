@@ -31,7 +31,10 @@ power{gpu="2",host="c"} NaN
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[PrometheusServer]:
-    with write_page(PAGE) as page, prometheus(scraping([page.target, "127.0.0.1:9"]), prefix="/prom") as running:
+    with (
+        write_page(PAGE, stamped=True) as page,
+        prometheus(scraping([page.target, "127.0.0.1:9"]), prefix="/prom") as running,
+    ):
         running.until_scraped(times=3)
         yield running
 
@@ -55,9 +58,10 @@ def success(result: Any, kind: str = "matrix", **more: Any) -> web.Response:
 
 
 def test_a_server_that_is_down_or_overloaded_is_asked_once_and_not_waited_for() -> None:
-    began_s = time.monotonic()
     with past(f"http://127.0.0.1:{closed_port()}") as client:
+        began_s = time.monotonic()  # the library is loaded by now, which takes its time
         error = refused(client)
+        assert time.monotonic() - began_s < 5, "the library itself takes 6 s"
     assert (error.trouble, "connection refused" in str(error)) == ("unreachable", True)
     asked: list[str] = []
 
@@ -66,29 +70,37 @@ def test_a_server_that_is_down_or_overloaded_is_asked_once_and_not_waited_for() 
         return web.Response(status=503, text="not now", headers={"Retry-After": "7"})
 
     with serving(overloaded) as port, past(f"http://127.0.0.1:{port}") as client:
+        began_s = time.monotonic()
         error = refused(client)
+        assert time.monotonic() - began_s < 5, "the library itself takes 6 s"
     assert (error.trouble, error.retry_after_s, len(asked)) == ("overloaded", 7.0, 1)
-    assert time.monotonic() - began_s < 4, "the library itself takes 6 s for each"
 
 
 def test_neither_a_silent_nor_a_trickling_server_holds_it_for_ever() -> None:
     async def trickle(request: web.Request) -> web.StreamResponse:
         answer = web.StreamResponse()
         await answer.prepare(request)
-        for _ in range(100):
+        for _ in range(300):
             await answer.write(b" " * 70_000)
             await _asleep(0.1)
         return answer
 
     async def silent(request: web.Request) -> web.Response:
-        await _asleep(20)
+        await _asleep(30)
         return web.Response()
 
-    for behaviour in (trickle, silent):
+    async def stuck(request: web.Request) -> web.StreamResponse:
+        answer = web.StreamResponse()
+        await answer.prepare(request)
+        await answer.write(b" " * 70_000)
+        await _asleep(30)
+        return answer
+
+    for behaviour, timeout_s in ((trickle, 3.0), (silent, 0.7), (stuck, 0.7)):  # longer than a machine may stall between two drops
         began_s = time.monotonic()
-        with serving(behaviour) as port, past(f"http://127.0.0.1:{port}", timeout_s=0.7) as client:
+        with serving(behaviour) as port, past(f"http://127.0.0.1:{port}", timeout_s=timeout_s) as client:
             assert refused(client).trouble == "timeout"
-        assert time.monotonic() - began_s < 8, behaviour.__name__
+        assert time.monotonic() - began_s < 15, behaviour.__name__
 
 
 async def _asleep(seconds: float) -> None:
@@ -296,7 +308,8 @@ def test_names_series_and_targets_of_a_span(server: PrometheusServer) -> None:
         assert (names["power"].type, names["power"].help) == ("gauge", "Watts, of each GPU.")
         assert "power" not in {one.name for one in client.names(now - 60, now, 'job="other"')}
         assert {one["gpu"] for one in client.series(["power"], now - 60, now)} == {"0", "1", "2"}
-        (down,) = client.targets_down()
+        # Where a scrape came too late for this machine, the page that works is down too, until the next one.
+        (down,) = server.until(lambda: len(found := client.targets_down()) == 1 and found, "one target is down", 30.0)
     assert down.startswith("http://127.0.0.1:9/metrics: ")
 
 

@@ -36,7 +36,7 @@ power{gpu="1",host="b"} +Inf
 @pytest.fixture(scope="module")
 def server() -> Iterator[PrometheusServer]:
     """Under a path prefix, as Mimir and Crusoe have one."""
-    with write_page(PAGE) as page, prometheus(scraping([page.target]), prefix="/prom") as running:
+    with write_page(PAGE, stamped=True) as page, prometheus(scraping([page.target]), prefix="/prom") as running:
         running.until_scraped()
         yield running
 

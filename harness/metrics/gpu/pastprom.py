@@ -275,6 +275,7 @@ def _tls_files(spec: GpuSourceSpec) -> tuple[str | bool, str | tuple[str, str] |
 def _for_httpx(error: requests.RequestException) -> Exception:
     """Its twin, so that both clients say the same of the same failure; what lies behind it stays its cause."""
     import requests
+    from urllib3.exceptions import ReadTimeoutError
 
     twins: tuple[tuple[type[Exception], type[Exception]], ...] = (
         (requests.exceptions.ConnectTimeout, httpx.ConnectTimeout),
@@ -287,6 +288,8 @@ def _for_httpx(error: requests.RequestException) -> Exception:
         (requests.exceptions.ConnectionError, httpx.ConnectError),
     )
     kind = next((twin for theirs, twin in twins if isinstance(error, theirs)), httpx.ReadError)
+    if any(isinstance(part, ReadTimeoutError) for part in error.args):  # silent within a body: not a Timeout of the library
+        kind = httpx.ReadTimeout
     made = kind(_innermost(error))
     made.__cause__ = error
     return made
