@@ -7,7 +7,6 @@ is logged: an access log would hold the token.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import html
 import json
 from collections.abc import Awaitable, Callable
@@ -133,9 +132,8 @@ class ConsoleServer:
         return socket
 
     async def _end_tabs(self, _: web.Application) -> None:
-        for socket in list(self._tabs):
-            with contextlib.suppress(ConnectionError):
-                await asyncio.wait_for(socket.close(code=SERVER_ENDS), 1.0)
+        closing = [asyncio.wait_for(socket.close(code=SERVER_ENDS), 1.0) for socket in self._tabs]
+        await asyncio.gather(*closing, return_exceptions=True)  # a browser that is suspended reads nothing
         await asyncio.gather(*(tab.stop() for tab in self._tabs.values()), return_exceptions=True)
 
 

@@ -40,6 +40,7 @@ class HelpingEngine(EchoEngine):
         if args.get("kind") == "stuck":
             time.sleep(60)  # noqa: ASYNC251  it holds the loop on purpose
         await asyncio.sleep(args.get("load_s", 0))
+        self._facts["loaded"] = True
 
     def facts(self) -> dict[str, Any]:
         return self._facts

@@ -38,6 +38,14 @@ class Console:
 
     def __init__(self, app: PacelineApp, pilot: Pilot[Any], run: RunHandle) -> None:
         self.app, self.pilot, self.run = app, pilot, run
+        self.toasts: list[str] = []  # all of them: on screen the next one replaces the last, and each goes after a few seconds
+        notify = app.notify
+
+        def note(message: str, *, title: str = "", **more: Any) -> None:
+            self.toasts.append(f"{title}: {message}")
+            notify(message, title=title, **more)
+
+        app.notify = note  # type: ignore[method-assign]
 
     @property
     def screen(self) -> Screen[Any]:
@@ -45,7 +53,7 @@ class Console:
 
     @property
     def told(self) -> str:
-        return " | ".join(f"{note.title}: {note.message}" for note in self.app._notifications)
+        return " | ".join(self.toasts)
 
     async def press(self, *keys: str) -> None:
         await self.pilot.press(*keys)
@@ -74,6 +82,7 @@ class Console:
         await self.until(
             f"a question: {title}", lambda: title in str(getattr(self.dialog, "_title", "")) and self.dialog.is_mounted
         )
+        await self.until("the focus", lambda: self.app.focused is not None and self.app.focused.screen is self.screen)
         await self.pilot.pause()
         assert self.app.focused is not self.screen.query_one("#yes", Button)
         return self.dialog  # type: ignore[return-value]
@@ -309,6 +318,7 @@ async def test_two_consoles_one_control_and_a_viewer(start_run: Start) -> None:
         assert (await lee.journalled("act.take_control", nth=2)).before == "kim@head"
         assert (await lee.journalled("act.drain")).who == "operator:lee@laptop"
         await kim.until("the loss of control", lambda: kim.app.store.controller == "lee@laptop")
+        await lee.until("control", lambda: lee.app.store.controller == "lee@laptop")
         await lee.answered()
         await lee.press("C")
         await lee.journalled("act.release_control")
@@ -316,7 +326,7 @@ async def test_two_consoles_one_control_and_a_viewer(start_run: Start) -> None:
     async with console_on(run, "max@desk", role="viewer") as viewer:
         await viewer.until("its role", lambda: viewer.app.store.role == "viewer")
         for key in ("e", "d", "equals_sign", "S", "C"):
-            viewer.app.clear_notifications()
+            viewer.toasts.clear()
             await viewer.press(key)
             await viewer.until(f"why {key} does nothing", lambda: "viewer's key" in viewer.told)
             assert viewer.dialog is None
@@ -360,7 +370,11 @@ async def test_a_loadgen_attempt_is_superseded_aborted_and_followed_by_an_explor
 
 async def test_a_slot_that_never_comes_is_waived_at_the_barrier_by_its_key(start_run: Start) -> None:
     faults = [{"slot": "node001/gpu1", "kind": "flaky_start", "times": 50}]
-    run = start_run(fleet__engine_args={"preset": "demo", "faults": faults}, fleet__restart_backoff_s=1.0)
+    run = start_run(
+        fleet__engine_args={"preset": "demo", "faults": faults},
+        fleet__restart_backoff_s=1.0,
+        fleet__barrier={"deadline_s": 110},  # it waits for the keys
+    )
     async with console_on(run) as console:
         store = console.app.store
         await console.until("three READY", lambda: store.count_states().get("READY") == 3, 40)

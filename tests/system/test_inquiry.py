@@ -24,7 +24,7 @@ A = TypeVar("A")
 
 def asked(run: RunHandle, question: Question, kind: type[A]) -> A:
     with HeadClient.of_run(run.folder.path, role="viewer", operator="watcher") as viewer:
-        answer = viewer.ask(question)
+        answer = viewer.ask(question, timeout_s=30)
     assert isinstance(answer, kind)
     return answer
 
@@ -88,9 +88,14 @@ def test_a_replica_is_told_with_the_samples_it_holds_and_its_log(start_run: Star
     run.wait_issuing()
     run.wait("samples in flight", lambda: (run.state().series.in_flight or [0])[-1] > 20)
     life = run.slot("node001/gpu0").incarnation
-    answer = asked(run, GetReplica(fresh(), "node001/gpu0", log_lines=50, in_flight=8), ReplicaDetail)
+
+    def told() -> ReplicaDetail | None:
+        """The head waits for a moment only until its driver has told what is in flight."""
+        found = asked(run, GetReplica(fresh(), "node001/gpu0", log_lines=50, in_flight=8), ReplicaDetail)
+        return found if found.in_flight_age_s < 5 else None
+
+    answer = run.wait("its samples in flight", told)
     assert (answer.slot, answer.incarnation, answer.problem) == ("node001/gpu0", life, "")
-    assert answer.in_flight_age_s < 5
     assert 1 <= len(answer.in_flight) <= min(8, answer.in_flight_total)
     ages = [one.age_s for one in answer.in_flight]
     assert ages == sorted(ages, reverse=True)
@@ -134,17 +139,17 @@ def _mentions(run: RunHandle, since: float, source: str, words: str) -> bool:
 def test_a_ramp_moves_the_offered_rate_there_and_is_journalled(start_run: Start) -> None:
     run = start_run(load__kind="explore", load__duration_s=0, load__target_qps=20)
     run.wait_issuing()
-    reply = run.command("set_rate", qps=60, ramp_s=4)
+    reply = run.command("set_rate", qps=60, ramp_s=8)
     assert reply.ok, reply.message
     under_way = snapshot(run)
     assert 20 <= under_way.target_qps < 60
     assert under_way.ramp_to_qps == 60
-    assert 0 < under_way.ramp_left_s <= 4
+    assert 0 < under_way.ramp_left_s <= 8
     arrived = run.wait_journal("rate.ramp")
     (act,) = run.journal("act.set_rate")
-    assert (act.before, act.after, act.data["ramp_s"]) == ("20 QPS", "60 QPS", 4.0)
+    assert (act.before, act.after, act.data["ramp_s"]) == ("20 QPS", "60 QPS", 8.0)
     assert (arrived.before, arrived.after, arrived.who) == ("20 QPS", "60 QPS", "operator:test")
-    assert 3.5 < arrived.unix - act.unix < 9
+    assert 7.5 < arrived.unix - act.unix < 16
     after = snapshot(run)
     assert (after.target_qps, after.ramp_to_qps, after.ramp_left_s, after.evictions) == (60, 0, 0, 0)
     run.wait("60 QPS offered", lambda: run.state().series.offered_qps[-1] > 45)
@@ -152,10 +157,11 @@ def test_a_ramp_moves_the_offered_rate_there_and_is_journalled(start_run: Start)
     assert any(25 < target < 55 for target in targets), targets
     assert run.command("stop").ok
     run.wait_end()
-    issued = Record(run.folder).samples(1).select("issued_ns").collect()["issued_ns"].to_numpy() / 1e9
+    # What is offered: after a stop of the machine samples are issued late, at the rate that was theirs.
+    offered = Record(run.folder).samples(1).select("scheduled_ns").collect()["scheduled_ns"].to_numpy() / 1e9
     began = (act.unix - run.attempts[0].started_unix) if run.attempts[0].started_unix else 0.0
-    second_half = np.count_nonzero((issued > began + 2) & (issued <= began + 4))
-    assert 60 <= second_half <= 140  # 100 expected between 40 and 60 QPS; 4 standard deviations
+    second_half = np.count_nonzero((offered > began + 4) & (offered <= began + 8))
+    assert 120 <= second_half <= 260  # 200 expected between 40 and 60 QPS; 4 standard deviations, less 2 s without a step
     assert run.attempts[0].acts == 2  # the rate and the stop
 
 

@@ -27,7 +27,7 @@ def paceline(run: RunHandle, *words: str) -> str:
 
 
 def test_the_journal_status_live_and_the_record_say_which_replica_runs_another_table(start_run: Callable[..., RunHandle]) -> None:
-    run = start_run(fleet__engine_args={"preset": "demo", "kernels": PLANTED}, load__target_qps=160)
+    run = start_run(fleet__engine_args={"preset": "demo", "kernels": PLANTED}, load__target_qps=160, fleet__keep_warm_s=60)
     entry = run.wait_journal("kernel.differs")
     assert (entry.subject, entry.level) == (ODD, "warn")
     assert entry.why == f"runs another MoE table: default instead of tuned, as 3 of 4 replicas of {CLASS} have"
@@ -38,7 +38,7 @@ def test_the_journal_status_live_and_the_record_say_which_replica_runs_another_t
     told = f"1 replica runs another MoE kernel or table than most of {CLASS}; first {ODD}: MoE table: default instead of"
     assert told in paceline(run, "status", run.folder.name)
     assert run.slot(ODD).facts["kernel.config"] == "default"
-    end = run.wait_end()
+    end = run.finish()
     assert end.verdict == "VALID", end.reasons
     assert [found.subject for found in run.journal("kernel.")] == [ODD], "told once, and of nobody else"
     record = Drill(Record(run.folder), 1)

@@ -52,9 +52,15 @@ async def opened(page: Page, address: str) -> None:
 
 
 async def shown_as(page: Page, width: int, *, scheme: str = "light", media: str = "") -> None:
-    await page.call("Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=width < 600)
+    size = {"width": width, "height": 900, "screenWidth": width, "screenHeight": 900}
+    await page.call("Emulation.setDeviceMetricsOverride", **size, deviceScaleFactor=1, mobile=width < 600)
     scheme_feature = [{"name": "prefers-color-scheme", "value": scheme}]
     await page.call("Emulation.setEmulatedMedia", media=media, features=scheme_feature)
+    asked = f"{media or 'screen'} and (device-width: {width}px) and (prefers-color-scheme: {scheme})"
+    deadline = time.monotonic() + 30
+    while not await evaluate(page, f"matchMedia('{asked}').matches"):  # the browser's answer can be there before its effect
+        assert time.monotonic() < deadline, f"never {asked}"
+        await asyncio.sleep(0.05)
 
 
 def brightness(colour: str) -> float:

@@ -43,12 +43,13 @@ def samples(run: RunHandle) -> pl.DataFrame:
 def test_a_run_of_two_prefill_and_two_decode_replicas_is_valid(start_run: Start, slots_per_process: int) -> None:
     """Four in one process: prefill and decode answer over the same connection."""
     nodes_per_worker = 1 if slots_per_process == 1 else 2
-    run = start_run(**split(fleet__slots_per_process=slots_per_process, cluster__nodes_per_worker=nodes_per_worker))
+    shape = {"fleet__slots_per_process": slots_per_process, "cluster__nodes_per_worker": nodes_per_worker}
+    run = start_run(**split(**shape, fleet__keep_warm_s=60))
     run.wait_issuing()
     by_role = roles(run)
     assert (len(by_role["prefill"]), len(by_role["decode"])) == (2, 2)
     assert len({slot.pid for slot in run.state().slots}) == 4 // slots_per_process
-    end = run.wait_end()
+    end = run.finish()
     attempt = end.attempts[0]
     assert (end.phase, end.verdict) == ("DONE", "VALID"), end.reasons
     assert attempt.totals["redispatched"] == attempt.totals["failed"] == 0
@@ -64,7 +65,7 @@ def test_a_run_of_two_prefill_and_two_decode_replicas_is_valid(start_run: Start,
 
 
 def test_losing_a_prefill_and_a_decode_replica_loses_no_sample(start_run: Start) -> None:
-    run = start_run(**split(load__duration_s=12, load__target_qps=80))
+    run = start_run(**split(load__duration_s=20, load__target_qps=80))
     run.wait_measuring()
     by_role = roles(run)
     victims = [run.slot(by_role[role][0]) for role in ("prefill", "decode")]
@@ -83,7 +84,8 @@ def test_losing_a_prefill_and_a_decode_replica_loses_no_sample(start_run: Start)
 
 
 def test_the_last_replica_of_a_role_is_not_evicted(start_run: Start) -> None:
-    run = start_run(**split(load__duration_s=8, load__target_qps=100, fleet__barrier={"deadline_s": 30, "min_ready": 1}))
+    barrier = {"deadline_s": 60, "min_ready": 1}
+    run = start_run(**split(load__duration_s=8, load__target_qps=100, fleet__barrier=barrier, fleet__keep_warm_s=60))
     run.wait_measuring()
     first, last = roles(run)["prefill"]
     assert run.command("drain", slot=first).ok
@@ -91,35 +93,42 @@ def test_the_last_replica_of_a_role_is_not_evicted(start_run: Start) -> None:
     reply = run.command("evict", slot=last)
     assert not reply.ok
     assert "prefill" in reply.message
-    end = run.wait_end()
+    end = run.finish()
     rows = samples(run)
     assert end.attempts[0].totals["redispatched"] == 0
     assert set(rows.tail(20)["prefill_slot"].unique()) == {last}
 
 
 @pytest.mark.alone
+@pytest.mark.timeout(240)
 def test_more_prefill_replicas_give_earlier_first_tokens_and_more_decode_replicas_faster_ones(start_run: Start) -> None:
-    """With prefill at nine tenths of what four can do and decode steps that grow with their batch, at the same rate."""
-    found: dict[str, tuple[float, float]] = {}
-    for layout, n_prefill in (("5P4D", 5), ("4P5D", 4)):
-        run = start_run(
-            fleet__nodes=3,
-            fleet__replicas_per_node=3,
-            fleet__slots_per_process=3,
-            fleet__roles=layout,
-            fleet__engine_args={"preset": "demo", "c0_ms": 2.0, "cd_us": 1200.0, "cp_us": 1150.0},
-            load__target_qps=60,
-            load__duration_s=9,
-        )
-        end = run.wait_end(60)
-        assert (end.phase, end.verdict) == ("DONE", "VALID"), end.reasons
-        rows = samples(run)
-        assert (rows["prefill_slot"].n_unique(), rows["slot"].n_unique()) == (n_prefill, 9 - n_prefill)
-        ttft_ms = (rows["first_ns"] - rows["scheduled_ns"]).mean()
-        tpot_ms = ((rows["done_ns"] - rows["first_ns"]) / (rows["n_tokens"] - 1)).median()
-        assert isinstance(ttft_ms, float)
-        assert isinstance(tpot_ms, float)
-        found[layout] = ttft_ms / 1e6, tpot_ms / 1e6
-    print(found)
-    assert found["5P4D"][0] < found["4P5D"][0]
-    assert found["5P4D"][1] > found["4P5D"][1]
+    """With prefill at nineteen twentieths of what four can do and decode steps that grow with their batch, at the same rate."""
+    for _ in range(2):  # where the machine stops for a second, samples wait for that second: then both are measured again
+        five, four = median_ms(start_run, "5P4D", 5), median_ms(start_run, "4P5D", 4)
+        print(five, four)
+        if five[0] < 0.9 * four[0] and five[1] > 1.1 * four[1]:
+            break
+    assert five[0] < 0.9 * four[0]
+    assert five[1] > 1.1 * four[1]
+
+
+def median_ms(start_run: Start, layout: str, n_prefill: int) -> tuple[float, float]:
+    """TTFT and TPOT."""
+    run = start_run(
+        fleet__nodes=3,
+        fleet__replicas_per_node=3,
+        fleet__slots_per_process=3,
+        fleet__roles=layout,
+        fleet__engine_args={"preset": "demo", "c0_ms": 2.0, "cd_us": 1200.0, "cp_us": 1240.0},
+        load__target_qps=60,
+        load__duration_s=9,
+    )
+    end = run.wait_end()
+    assert (end.phase, end.verdict) == ("DONE", "VALID"), end.reasons
+    rows = samples(run)
+    assert (rows["prefill_slot"].n_unique(), rows["slot"].n_unique()) == (n_prefill, 9 - n_prefill)
+    ttft = (rows["first_ns"] - rows["scheduled_ns"]).median()
+    tpot = ((rows["done_ns"] - rows["first_ns"]) / (rows["n_tokens"] - 1)).median()
+    assert isinstance(ttft, float)
+    assert isinstance(tpot, float)
+    return ttft / 1e6, tpot / 1e6

@@ -102,7 +102,7 @@ def test_an_exploration_pauses_and_resumes(start_run: Start) -> None:
 
 
 def test_a_rate_change_supersedes_a_loadgen_attempt_on_the_same_replicas(start_run: Start) -> None:
-    run = start_run(load__duration_s=5, load__target_qps=100)
+    run = start_run(load__duration_s=9, load__target_qps=100)
     run.wait_measuring()
     before = {slot.slot: slot.incarnation for slot in run.state().slots}
     reply = run.command("set_rate", qps=150)
@@ -120,7 +120,7 @@ def test_a_rate_change_supersedes_a_loadgen_attempt_on_the_same_replicas(start_r
 
 
 def test_draining_lets_in_flight_samples_finish_and_readmitting_brings_the_replica_back(start_run: Start) -> None:
-    run = start_run(load__duration_s=6, load__target_qps=100)
+    run = start_run(load__duration_s=10, load__target_qps=100)
     run.wait_issuing()
     reply = run.command("drain", slot="node000/gpu1")
     assert reply.ok, reply.message
@@ -135,7 +135,7 @@ def test_draining_lets_in_flight_samples_finish_and_readmitting_brings_the_repli
 
 
 def test_a_replica_drained_in_one_attempt_serves_again_in_the_next(start_run: Start) -> None:
-    run = start_run(load__duration_s=6, load__target_qps=100)
+    run = start_run(load__duration_s=10, load__target_qps=100)
     run.wait_issuing()
     assert run.command("drain", slot="node000/gpu1").ok
     run.wait_journal("replica.state", subject="node000/gpu1", after="DRAINED")
@@ -174,7 +174,7 @@ def test_recycling_restarts_the_replica_in_place_and_it_joins_again(start_run: S
 
 
 def test_evicting_dispatches_in_flight_samples_again_and_its_replacement_joins(start_run: Start) -> None:
-    run = start_run(load__duration_s=5, load__target_qps=120, fleet__keep_warm_s=60)
+    run = start_run(load__duration_s=9, load__target_qps=120, fleet__keep_warm_s=60)
     run.wait_issuing()
     run.wait("samples in flight", lambda: (run.state().series.in_flight or [0])[-1] > 8)
     assert run.command("evict", slot="node001/gpu1", deadline_s=0, reason="slow").ok

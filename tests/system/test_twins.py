@@ -36,7 +36,7 @@ def twin() -> Iterator[Callable[..., subprocess.Popen[str]]]:
 
 
 def test_twins_follow_a_run_to_its_end(start_run: StartRun, twin: Callable[..., subprocess.Popen[str]]) -> None:
-    run = start_run(load__duration_s=12)
+    run = start_run(load__duration_s=25)
     run.wait_journal("attempt.start")
     plain, follow = twin(run, "--plain", "--every", "2"), twin(run, "--json", "--follow")
     run.wait_measuring()
@@ -106,9 +106,10 @@ def test_a_head_that_is_stopped_is_called_silent_and_one_that_is_killed_gone(
     _, error = once.communicate(timeout=60)
     assert once.returncode == 3
     assert "does not answer" in error
+    while "The head is silent" not in (line := plain.stdout.readline()):
+        assert line, "it ended without a word about a silent head"
     os.kill(run.head_pid, signal.SIGKILL)
     os.kill(run.head_pid, signal.SIGCONT)
-    said, error = plain.communicate(timeout=60)
+    _, error = plain.communicate(timeout=60)
     assert plain.returncode == 1
-    assert "The head is silent" in said
     assert f"{run.folder.name}: head gone" in error

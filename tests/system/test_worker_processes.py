@@ -57,7 +57,7 @@ def test_a_killed_replica_is_reported_within_seconds_and_comes_back_in_a_new_inc
     head.wait_ready(2)
     before = dict(head.incarnations)
     os.kill(head.pids["node000/gpu1"], signal.SIGKILL)
-    exited = head.wait("ReplicaExited", lambda: head.told(control.ReplicaExited), 8)[0]
+    exited = head.wait("ReplicaExited", lambda: head.told(control.ReplicaExited))[0]
     assert (exited.slot, exited.incarnation) == ("node000/gpu1", before["node000/gpu1"])
     assert "SIGKILL" in exited.reason
     assert exited.restart_in_s == pytest.approx(0.2)
@@ -70,7 +70,7 @@ def test_a_killed_replica_is_reported_within_seconds_and_comes_back_in_a_new_inc
 def test_a_killed_process_of_many_slots_reports_and_restarts_each(shared: FakeHead) -> None:
     before = dict(shared.incarnations)
     os.kill(shared.pids["node000/gpu0"], signal.SIGKILL)
-    shared.wait("four exits", lambda: len(shared.told(control.ReplicaExited)) == 4, 8)
+    shared.wait("four exits", lambda: len(shared.told(control.ReplicaExited)) == 4)
     shared.wait("new incarnations", lambda: not set(before.values()) & set(shared.incarnations.values()))
     shared.wait_ready(4)
     assert len(set(shared.pids.values())) == 1
@@ -206,7 +206,7 @@ def test_a_rejected_replica_is_reported_as_final_and_not_retried(make_head: Make
     assert "model m7" in exited.reason
     head.wait_ready(1)
     head.serve(1.5)
-    assert len(head.told(control.Register, slot="node000/gpu1")) == 1
+    assert {told.incarnation for told in head.told(control.Register, slot="node000/gpu1")} == {exited.incarnation}
 
 
 def test_an_engine_that_cannot_start_is_given_up_after_max_restarts(make_head: MakeHead) -> None:
@@ -265,11 +265,11 @@ def test_a_rejected_worker_exits_with_the_reason(make_head: MakeHead, monkeypatc
 
 
 def test_a_worker_without_a_head_ends_itself_and_its_replicas(make_head: MakeHead) -> None:
-    head = make_head(spec_of(4, nodes=1, orphan_s=2))
+    head = make_head(spec_of(4, nodes=1, orphan_s=4))
     worker = head.start_worker([0], "w0")
     head.wait_ready(4)
     pids = worker.children()
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while worker.process.poll() is None:  # nobody serves the head's socket now
         assert time.monotonic() < deadline
         time.sleep(0.05)
