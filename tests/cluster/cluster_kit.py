@@ -201,6 +201,23 @@ class ClusterKit:
         assert isinstance(kubelet, StubKubelet), "pods that are processes have no fates; kill them"
         self.cluster.call(lambda: kubelet.befalls(fate, pod, node=node, times=times))
 
+    def replaces_after(self, backoff_s: float) -> None:
+        """From now on; also pods that have ended already and have no successor yet."""
+
+        def change() -> None:
+            for loop in self.plane.loops:
+                if isinstance(loop, JobLoop):
+                    loop.first_backoff_s = backoff_s
+                    loop.again_at(0.0)
+
+        self.cluster.call(change)
+
+    def gets_well(self) -> None:
+        """No fate befalls anybody any more, and who waited because of one goes on."""
+        kubelet = self.kubelet
+        assert isinstance(kubelet, StubKubelet), "pods that are processes have no fates"
+        self.cluster.call(kubelet.forget_fates)
+
     def kill(self, pod: str, *, oom: bool = False) -> None:
         """Only where pods are processes."""
         kubelet = self.kubelet
@@ -243,11 +260,19 @@ def _installed(namespace: str) -> list[Json]:
     return objects
 
 
+#: Bound and never listening, by sockets that share: a head can listen there, and nobody else is given the port meanwhile.
+_PLACES: list[socket.socket] = []
+
+
 def free_ports(count: int) -> list[int]:
-    """All pods share this machine's 127.0.0.1: every run in a test needs ports of its own (cluster.kubernetes.control_port …)."""
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
-        return [found.getsockname()[1] for found in sockets]
+    """All pods share this machine's 127.0.0.1: every run in a test needs ports of its own (cluster.kubernetes.control_port …).
+    They are kept for heads to come, until the tests' process ends: a successor listens where its predecessor did."""
+    places = [socket.socket() for _ in range(count)]
+    for place in places:
+        place.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        place.bind(("0.0.0.0", 0))
+    _PLACES.extend(places)
+    return [int(place.getsockname()[1]) for place in places]
 
 
 def environment(kubeconfig: Path, **more: str) -> dict[str, str]:

@@ -22,7 +22,7 @@ from harness.records.layout import RunFolder
 from harness.spec import RunSpec
 from harness.wire.clusterview import ClusterView, PodRow
 
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 RUN = "run-a"
 QUICK = Pace(first_pause_s=0.05, longest_pause_s=0.5, forbidden_pause_s=1.0)
 _CLUSTER_ROLE: dict[str, Any] = {

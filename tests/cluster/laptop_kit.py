@@ -20,8 +20,8 @@ from harness.cluster.local import head_alive
 from harness.cluster.procinfo import end_group, is_alive
 from harness.records.journal import read_journal
 from harness.records.layout import RunFolder, list_runs
-from harness.wire.client import HeadClient
-from harness.wire.control import SlotInfo
+from harness.wire.client import HeadClient, HeadUnreachable
+from harness.wire.control import RunState, SlotInfo
 
 #: Pods of the fake are processes of this machine, which has few cores and little memory.
 SMALL = {
@@ -37,6 +37,9 @@ SMALL = {
     "load.kind": "explore",
     "load.target_qps": "10",
 }
+
+
+ANSWER_S = 30.0  # for a head to answer, over a link whose processes share this machine
 
 
 @dataclass
@@ -124,14 +127,33 @@ def laptop_of(kit: ClusterKit, place: Path, name: str = "laptop", kubeconfig: Pa
         made.close()
 
 
-def slots(folder: RunFolder) -> list[SlotInfo]:
+def state_of(folder: RunFolder) -> RunState:
     """As its head says."""
-    with HeadClient.of_run(folder.path) as head:
-        return head.state(journal_tail=0).slots
+    until_s = time.monotonic() + ANSWER_S
+    while True:
+        try:
+            with HeadClient.of_run(folder.path) as head:
+                return head.state(journal_tail=0)
+        except HeadUnreachable:
+            if time.monotonic() > until_s:
+                raise
+
+
+def slots(folder: RunFolder) -> list[SlotInfo]:
+    return state_of(folder).slots
 
 
 def ready(folder: RunFolder) -> int:
     return sum(slot.state == "READY" for slot in slots(folder))
+
+
+def seen_ready(folder: RunFolder) -> tuple[int, int]:
+    """Worker pods that the head sees ready, and how many of them its disruption budget counts. A pod gets ready by its kubelet,
+    so this may be after its replicas are; and what the budget counts is told by another watch than the pods are."""
+    view = state_of(folder).cluster
+    if view is None or view.budget is None:
+        return 0, 0
+    return sum(row.ready for row in view.pods if row.node >= 0), view.budget.healthy
 
 
 def on_claim(kit: ClusterKit, folder: RunFolder) -> RunFolder:

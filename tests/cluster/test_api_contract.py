@@ -477,7 +477,7 @@ def test_a_version_that_is_too_old_is_a_410_inside_the_stream_and_outside_it_for
 
 def test_a_version_of_the_future_hangs_and_junk_is_an_error(target: Target) -> None:
     future = str(int(target.list("configmaps")["metadata"]["resourceVersion"]) + 1_000_000)
-    with target.watch("configmaps", read_s=0.7, resourceVersion=future) as events, pytest.raises(httpx.ReadTimeout):
+    with target.watch("configmaps", read_s=3.0, resourceVersion=future) as events, pytest.raises(httpx.ReadTimeout):
         next(events)
     assert target.api.get(target.path("configmaps"), params={"watch": "true", "resourceVersion": "junk"}).status_code == 500
 
@@ -487,7 +487,7 @@ def test_the_server_ends_a_watch_after_the_time_that_was_asked_for(target: Targe
     start = target.list("configmaps")["metadata"]["resourceVersion"]
     with target.watch("configmaps", resourceVersion=start, timeoutSeconds="1", labelSelector="no=body") as events:
         assert list(events) == []
-    assert 0.8 < time.monotonic() - began_s < 5
+    assert 0.8 < time.monotonic() - began_s < 20
 
 
 # --- eviction ----------------------------------------------------------------------------------------------

@@ -36,7 +36,7 @@ def config(place: Path, server: str = NOWHERE, *, user: dict[str, Any] | None = 
 def refused(path: Path) -> str:
     """By whatever comes first: reading it, or asking for the version with it."""
     with pytest.raises(ClusterError) as told:
-        once(access(environ={"KUBECONFIG": str(path)}), lambda api: api.version(), timeout_s=2.0)
+        once(access(environ={"KUBECONFIG": str(path)}), lambda api: api.version(), timeout_s=20.0)
     return str(told.value)
 
 
@@ -103,13 +103,15 @@ def test_a_plugin_that_gives_no_credentials_is_told_in_its_words(tmp_path: Path,
 
 
 def test_a_plugin_that_hangs_is_ended_with_all_it_has_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plugins._Bounded, "deadline_s", 0.5)
-    pids = tmp_path / "pids"
-    began_s = time.monotonic()
-    said = refused(plugin(tmp_path, f"sleep 300 & echo $! $$ > {pids}; wait"))
-    assert time.monotonic() - began_s < 20
-    assert "sh has printed no credentials within 0.5 s; `kubectl get pods` in a terminal shows what it waits for" in said
-    until_s = time.monotonic() + 10
+    pids, began_s = tmp_path / "pids", time.monotonic()
+    for deadline in ("0.5", "2", "8", "32"):  # a shell that has not begun within one of them shows nothing: with the next, it may
+        monkeypatch.setattr(plugins._Bounded, "deadline_s", float(deadline))
+        said = refused(plugin(tmp_path, f"sleep 300 & echo $! $$ > {pids}.new; mv {pids}.new {pids}; wait"))
+        assert f"sh has printed no credentials within {deadline} s; `kubectl get pods` in a terminal shows what it" in said
+        if pids.exists():
+            break
+    assert time.monotonic() - began_s < 100
+    until_s = time.monotonic() + 30
     while any(_runs(int(pid)) for pid in pids.read_text().split()):
         assert time.monotonic() < until_s, "the plugin goes on"
         time.sleep(0.05)

@@ -39,8 +39,8 @@ def spec() -> RunSpec:
 
 def ask(kit: ClusterKit, do: Any, kubeconfig: Path | None = None) -> Any:
     async def run() -> Any:
-        async with Api(access(kubeconfig=kubeconfig or kit.kubeconfig), kit.namespace, timeout_s=5.0) as api:
-            return await asyncio.wait_for(do(api), 30.0)
+        async with Api(access(kubeconfig=kubeconfig or kit.kubeconfig), kit.namespace, timeout_s=30.0) as api:
+            return await asyncio.wait_for(do(api), 90.0)
 
     return asyncio.run(run())
 
@@ -59,7 +59,7 @@ def placed(kit: ClusterKit) -> None:
     ask(kit, make)
 
 
-def cleaned(kit: ClusterKit, within_s: float = 20.0) -> list[str]:
+def cleaned(kit: ClusterKit, within_s: float = 60.0) -> list[str]:
     said: list[str] = []
     assert ask(kit, lambda api: remove(api, RUN, say=said.append, within_s=within_s)), said
     return said

@@ -242,7 +242,7 @@ def test_the_kubernetes_client_reaches_a_local_process_through_the_port_of_a_pod
     api = client.CoreV1Api(client.ApiClient(settings))
     forward = portforward(api.connect_get_namespaced_pod_portforward, "worker-0", target.namespace, ports="5555")
     with contextlib.closing(forward.socket(5555)) as through:
-        through.settimeout(10)
+        through.settimeout(60)
         sent = os.urandom(300_000)
         threading.Thread(target=through.sendall, args=(sent,), daemon=True).start()
         heard = b""

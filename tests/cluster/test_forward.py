@@ -22,7 +22,7 @@ from harness.cluster.kube.forward import Forward, Stream, head_pod, ways_to_head
 from harness.kubespec import KubernetesSpec
 
 NAMESPACE, RUN = "paceline", "trial"
-PATIENCE_S = 10.0
+PATIENCE_S = 60.0
 
 
 class Echo:
@@ -215,7 +215,7 @@ def test_no_thread_is_left_once_connections_and_forward_are_closed(cluster: Fake
             assert exchanged(peer, b"x") == b"x"
     ways.close()
     until_s = time.monotonic() + PATIENCE_S
-    while (left := [t.name for t in threading.enumerate() if "orward" in t.name]) and time.monotonic() < until_s:
+    most = before + 12  # pools of asyncio and of the echo end with the test
+    while (left := [t.name for t in threading.enumerate() if "orward" in t.name]) or threading.active_count() > most:
+        assert time.monotonic() < until_s, (left, threading.active_count())
         time.sleep(0.05)
-    assert left == []
-    assert threading.active_count() <= before + 12  # pools of asyncio and of the echo end with the test

@@ -31,8 +31,8 @@ def test_the_heads_own_output_is_in_the_copied_record_live_and_to_its_last_line(
     laptop.until(lambda: "epoch 1" in words(log), PATIENCE_S, "its first line, while it runs")
     laptop.until(lambda: ready(folder) == 2, PATIENCE_S, "both replicas ready")
     kit.kill(first)
-    laptop.until(lambda: "epoch 2" in words(log), PATIENCE_S, "those of its successor")
-    assert f"pod {first} has ended: exit code 137" in words(log)
+    wanted = ("epoch 2", f"pod {first} has ended: exit code 137")
+    laptop.until(lambda: all(part in words(log) for part in wanted), PATIENCE_S, "its end, and those of its successor")
     second = kit.pods("head")[0]["metadata"]["name"]
     assert laptop.paceline("stop", folder.name).returncode == 0
     running.communicate(timeout=PATIENCE_S)

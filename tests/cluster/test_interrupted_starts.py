@@ -41,7 +41,7 @@ def pending(kit: ClusterKit, laptop: Laptop) -> Any:
 
 
 def gone(kit: ClusterKit) -> None:
-    kit.until(lambda: not objects_of(kit), 20, "nothing left")
+    kit.until(lambda: not objects_of(kit), 60, "nothing left")
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])

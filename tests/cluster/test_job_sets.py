@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from cluster_kit import ClusterKit, cluster_of
 from fake.loops import is_true
-from laptop_kit import Laptop, objects_of, on_claim, ready, slots, told
+from laptop_kit import Laptop, objects_of, on_claim, ready, seen_ready, slots, told
 
 from harness.cluster.kube.linkfile import read_link
 from harness.records.layout import RunFolder
@@ -47,6 +47,7 @@ def test_a_job_set_is_scaled_by_its_job_evicted_from_and_removed(kit: ClusterKit
         assert done.returncode == 0, done.stderr
         laptop.until(lambda nodes=nodes: ready(folder) == nodes, PATIENCE_S, f"{nodes} nodes ready")
         kit.until(lambda nodes=nodes: len(kit.pods("worker")) == nodes, PATIENCE_S, f"{nodes} pods")  # type: ignore[misc]
+    laptop.until(lambda: seen_ready(folder) == (2, 2), PATIENCE_S, "the head sees both pods ready, and so does the budget")
     before = {slot.node: slot.pod for slot in slots(folder) if slot.state == "READY"}
     done = laptop.paceline("evict", folder.name, "node001/gpu0", "--force")
     assert done.returncode == 0, done.stderr

@@ -46,13 +46,13 @@ class Place:
         self.kit = kit
         self.said: list[str] = []
 
-    def __call__(self, within_s: float = 20.0, kubeconfig: Path | None = None) -> None:
+    def __call__(self, within_s: float = 60.0, kubeconfig: Path | None = None) -> None:
         way = access(kubeconfig=kubeconfig or self.kit.kubeconfig)
         place(self.folder, self.spec, say=self.said.append, way=way, head_ready_within_s=within_s)
 
 
 def gone(kit: ClusterKit) -> None:
-    kit.until(lambda: not objects_of(kit), 20, "nothing left")
+    kit.until(lambda: not objects_of(kit), 60, "nothing left")
 
 
 def test_the_config_map_comes_first_and_owns_all_and_workers_come_once_the_head_is_ready(kit: ClusterKit, tmp_path: Path) -> None:
@@ -88,8 +88,8 @@ def test_a_head_that_finds_no_room_is_told_with_the_reason_and_all_is_taken_back
     for number in range(3):
         kit.cordon(f"node-{number}")
     placing = Place(kit, tmp_path)
-    with pytest.raises(ClusterError, match=r"not Ready within 3 s.*none of 3 nodes can take it"):
-        placing(3.0)
+    with pytest.raises(ClusterError, match=r"not Ready within 5 s.*none of 3 nodes can take it"):
+        placing(5.0)
     assert any("head pod: pod" in line and "Pending" in line for line in placing.said)
     assert "is being removed" in placing.said[-1]
     gone(kit)
@@ -123,14 +123,14 @@ def test_a_head_that_fails_is_told_at_once(kit: ClusterKit, tmp_path: Path) -> N
     kit.befalls(exits(2))
     began_s = time.monotonic()
     with pytest.raises(ClusterError, match=r"the head failed: .*exit code 2"):
-        Place(kit, tmp_path, head_restarts=0)(60.0)
-    assert time.monotonic() - began_s < 30
+        Place(kit, tmp_path, head_restarts=0)(600.0)
+    assert time.monotonic() - began_s < 60
     gone(kit)
 
 
 def test_a_name_that_is_taken_is_refused_and_the_other_run_is_left_alone(kit: ClusterKit, tmp_path: Path) -> None:
     Place(kit, tmp_path / "first")()
-    kit.until(lambda: kit.ready("worker") == 2, 20, "the first run's workers")
+    kit.until(lambda: kit.ready("worker") == 2, 60, "the first run's workers")
     before = objects_of(kit)
     second = Place(kit, tmp_path / "second")
     with pytest.raises(ClusterError, match="has one of that name already"):

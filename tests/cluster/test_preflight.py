@@ -109,7 +109,7 @@ def test_too_few_nodes_are_told_with_what_stands_against_the_others(kit: Cluster
 def test_gpus_that_other_pods_hold_are_not_free(kit: ClusterKit, way: Access) -> None:
     container = {"name": "other", "image": "x", "resources": {"limits": {"amd.com/gpu": "4"}, "requests": {"amd.com/gpu": "4"}}}
     kit.create("Pod", {"metadata": {"name": "other"}, "spec": {"containers": [container]}})
-    kit.until(lambda: (kit.get("Pod", "other") or {})["spec"].get("nodeName"), 10, "bound")
+    kit.until(lambda: (kit.get("Pod", "other") or {})["spec"].get("nodeName"), 60, "bound")
     assert "2 of 3 nodes can take a worker" in failed(preflight(spec_of(3), way), "capacity")
 
 
@@ -124,7 +124,7 @@ def test_a_taint_counts_unless_it_is_tolerated(kit: ClusterKit, way: Access) -> 
 def test_a_quota_that_is_too_small_is_told_with_what_is_left(kit: ClusterKit, way: Access) -> None:
     quota = {"metadata": {"name": "small"}, "spec": {"hard": {"requests.amd.com/gpu": "8", "pods": "50"}}}
     kit.create("ResourceQuota", quota)
-    kit.until(lambda: (kit.get("ResourceQuota", "small") or {}).get("status", {}).get("hard"), 10, "the quota is counted")
+    kit.until(lambda: (kit.get("ResourceQuota", "small") or {}).get("status", {}).get("hard"), 60, "the quota is counted")
     found = failed(preflight(spec_of(2), way), "quota")
     assert "16 requests.amd.com/gpu needed, 8 of 8 left by quota small" in found
 

@@ -15,12 +15,15 @@ from harness.cluster.kube.names import COMPONENT, INDEX
 from harness.cluster.kube.render import owned_by, render
 from harness.records.journal import read_journal
 from harness.spec import RunSpec
-from harness.wire.keys import ServerKeys
+from harness.wire.client import HeadAddress, HeadClient
+from harness.wire.keys import ServerKeys, load_client_keys
+from harness.wire.states import READY
 
 Json = dict[str, Any]
 RUN = "inpods"
 PATIENCE_S = 60
 NODES = 2
+LONG_S = 600.0  # longer than any of it takes
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -66,18 +69,40 @@ def spec(duration_s: float) -> RunSpec:
     )
 
 
-def placed(kit: ClusterKit, wanted: RunSpec) -> None:
-    config, *others = sorted(render(wanted, RUN, keys=ServerKeys.fresh()), key=lambda obj: obj["kind"] != "ConfigMap")
+def placed(kit: ClusterKit, wanted: RunSpec) -> ServerKeys:
+    keys = ServerKeys.fresh()
+    config, *others = sorted(render(wanted, RUN, keys=keys), key=lambda obj: obj["kind"] != "ConfigMap")
     made = kit.create("ConfigMap", config)
     for obj in owned_by([config, *others], made["metadata"]["uid"])[1:]:
         kit.create(obj["kind"], obj)
+    return keys
+
+
+def all_ready(kit: ClusterKit) -> None:
     kit.until(lambda: kit.ready("head") == 1 and kit.ready("worker") == NODES, PATIENCE_S, "head and workers ready")
+
+
+def stopped(wanted: RunSpec, keys: ServerKeys, place: Path) -> None:
+    """It is measured until somebody says so: what is done to its pods has all the time it takes."""
+    keys.save(place)
+    kube = wanted.cluster.kubernetes
+    control, telemetry = (f"tcp://127.0.0.1:{port}" for port in (kube.control_port, kube.telemetry_port))
+    with HeadClient(HeadAddress(control, telemetry, 0, 0), load_client_keys(place, "operator")) as head:
+        reply = head.command("stop", timeout_s=PATIENCE_S)
+    assert (reply.ok, "attempt 1 ends" in reply.message) == (True, True), reply.message
 
 
 def journal(kit: ClusterKit) -> list[str]:
     """`what` of every entry so far."""
     path = kit.claim("paceline-results") / RUN / "journal.jsonl"
     return [entry.what for entry in read_journal(path)] if path.exists() else []
+
+
+def ready_since(kit: ClusterKit, node: str, number: int) -> int:
+    """How many replicas of a node have become ready after so many entries of the journal."""
+    entries = read_journal(kit.claim("paceline-results") / RUN / "journal.jsonl")[number:]
+    moved = {entry.subject for entry in entries if (entry.what, entry.after) == ("replica.state", READY)}
+    return len([slot for slot in moved if slot.startswith(f"{node}/")])
 
 
 def measuring(kit: ClusterKit) -> None:
@@ -101,7 +126,7 @@ def complete(kit: ClusterKit) -> None:
 
 
 def test_a_run_in_pods_ends_with_its_record_on_the_claim_and_goes_with_its_config_map(kit: ClusterKit) -> None:
-    placed(kit, spec(3))
+    placed(kit, spec(3))  # whose pods may have ended before anybody has looked whether all are ready
     complete(kit)
     kit.until(lambda: is_true(kit.get("Job", f"{RUN}-worker") or {}, "Complete"), PATIENCE_S, "the workers' Job complete")
     assert "head.end" in journal(kit)
@@ -111,19 +136,24 @@ def test_a_run_in_pods_ends_with_its_record_on_the_claim_and_goes_with_its_confi
     assert (kit.claim("paceline-results") / RUN / "run.json").is_file()
 
 
-def test_an_evicted_worker_is_replaced_and_the_run_goes_on(kit: ClusterKit) -> None:
-    placed(kit, spec(15))
+def test_an_evicted_worker_is_replaced_and_the_run_goes_on(kit: ClusterKit, tmp_path: Path) -> None:
+    keys = placed(kit, wanted := spec(LONG_S))
+    all_ready(kit)
     measuring(kit)
-    pod = kit.pods("worker", 1)[0]
+    pod, before = kit.pods("worker", 1)[0], len(journal(kit))
     kit.on(lambda: evict(kit.cluster.store, kit.namespace, pod["metadata"]["name"], {}, dry_run=False))
     replaced(kit, pod)
+    kit.until(lambda: ready_since(kit, "node001", before) == 2, PATIENCE_S, "its replicas take part again")
+    assert "attempt.end" not in journal(kit)
+    stopped(wanted, keys, tmp_path / "keys")
     complete(kit)
     assert "worker.exited" in journal(kit)
     assert "failed" not in (kit.get("Job", f"{RUN}-worker") or {})["status"]
 
 
 def test_a_head_that_died_is_replaced_and_finds_its_workers_again(kit: ClusterKit) -> None:
-    placed(kit, spec(6))
+    placed(kit, spec(8))
+    all_ready(kit)
     measuring(kit)
     before = {pod["metadata"]["uid"] for pod in kit.pods("worker")}
     head = kit.pods("head")[0]

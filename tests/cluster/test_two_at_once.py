@@ -21,7 +21,7 @@ def test_both_commands_are_answered(kit: ClusterKit, laptop: Laptop) -> None:
     folder = laptop.until_linked()
     laptop.until(lambda: ready(folder) == 2, PATIENCE_S, "both replicas ready")
     os.kill(link := laptop.link_pid(), signal.SIGKILL)
-    laptop.until(lambda: not is_alive(link, None), 10, "the link was killed")
+    laptop.until(lambda: not is_alive(link, None), PATIENCE_S, "the link was killed")
     both = [laptop.begin("rate", folder.name, rate) for rate in ("20", "21")]
     said = [process.communicate(timeout=PATIENCE_S)[1] for process in both]
     assert [process.returncode for process in both] == [0, 0], said
