@@ -97,7 +97,7 @@ def pod(name: str, **status: object) -> Raw:
     return {"kind": "Pod", "apiVersion": "v1", "metadata": meta, "spec": {}, "status": {"phase": "Pending", **status}}
 
 
-async def until(what: str, true: Callable[[], bool], within_s: float = 5.0) -> None:
+async def until(what: str, true: Callable[[], bool], within_s: float = 60.0) -> None:
     deadline = asyncio.get_running_loop().time() + within_s
     while not true():
         assert asyncio.get_running_loop().time() < deadline, f"not within {within_s:g} s: {what}"

@@ -52,14 +52,14 @@ class Listener:
         self.order.append((what, key))
         self.changed.set()
 
-    async def until(self, met: Callable[[], object], deadline_s: float = 15.0) -> None:
+    async def until(self, met: Callable[[], object], deadline_s: float = 60.0) -> None:
         async with asyncio.timeout(deadline_s):
             while not met():
                 self.changed.clear()
                 await self.changed.wait()
 
-    async def until_complete(self, count: int, deadline_s: float = 20.0) -> None:
+    async def until_complete(self, count: int, deadline_s: float = 60.0) -> None:
         await self.until(lambda: len(self.completes) >= count, deadline_s)
 
-    async def ends(self, count: int, deadline_s: float = 15.0) -> None:
+    async def ends(self, count: int, deadline_s: float = 60.0) -> None:
         await self.until(lambda: len(self.completes) + len(self.prefilleds) + len(self.failures) >= count, deadline_s)

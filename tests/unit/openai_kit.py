@@ -184,7 +184,7 @@ async def serving(behave: Behaviour = polite, **options: Any) -> AsyncIterator[F
             await asyncio.wait(list(connections), timeout=5)
 
 
-async def soon(met: Callable[[], object], within_s: float = 10.0) -> None:
+async def soon(met: Callable[[], object], within_s: float = 60.0) -> None:
     """For what nobody tells."""
     deadline_s = time.monotonic() + within_s
     while not met():

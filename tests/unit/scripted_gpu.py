@@ -1,7 +1,8 @@
 """A measuring child without any GPU: it speaks the worker's lines and makes its answers up from a formula with noise.
 
 `python scripted_gpu.py SCRIPT.json`: {"gpu": bool, "crash": […], "hang": […], "wrong": […], "log": FILE, …}; the lists
-are of substrings of a configuration's JSON. Every question that is measured is a line of the log.
+are of substrings of a configuration's JSON. Every question that is measured is a line of the log; with {"answers": N} those
+after the first N hang.
 """
 
 from __future__ import annotations
@@ -52,6 +53,8 @@ def answer(question: dict[str, Any], script: dict[str, Any]) -> dict[str, Any]:
     asked = json.dumps(question)
     with Path(script["log"]).open("a") as log:
         log.write(asked + "\n")
+    if len(Path(script["log"]).read_text().splitlines()) > script.get("answers", math.inf):
+        time.sleep(60)
     config = json.dumps(question["config"])
     if any(part in config for part in script.get("crash", ())):
         sys.stderr.write("illegal memory access\n")

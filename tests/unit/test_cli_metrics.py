@@ -195,7 +195,7 @@ def test_a_prometheus_that_does_not_answer_is_no_bad_input(runs: Path, capsys: p
         code, _, err = told(capsys, "metrics", "mine", *wish)
         assert code == 3
         assert "http://127.0.0.1:9 cannot be reached: connection refused" in err
-    assert time.monotonic() - began_s < 5, "nothing was tried again and again"
+    assert time.monotonic() - began_s < 30, "nothing was tried again and again"
 
 
 def test_moments_are_dates_seconds_or_offsets() -> None:

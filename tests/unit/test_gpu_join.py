@@ -6,6 +6,7 @@ import time
 
 import numpy as np
 import pytest
+from pace_kit import times_slower
 
 from harness.metrics.gpu.base import Reading, RoleReading, SeriesKey
 from harness.metrics.gpu.join import GpuPlace, Joined, Joiner, host_forms, number_form, pci_form
@@ -191,7 +192,7 @@ def test_a_round_of_512_gpus_and_16_roles_is_quick() -> None:
     joiner.place(whole)
     began_s = time.thread_time()
     assert joiner.place(whole).matched == 512
-    assert time.thread_time() - began_s < 0.05
+    assert time.thread_time() - began_s < 0.05 * times_slower()
 
 
 def test_forms_to_compare() -> None:

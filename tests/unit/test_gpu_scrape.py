@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from aiohttp import web
+from clock_kit import Clock as Time
 
 from harness.metrics.gpu import profiles, scrape
 from harness.metrics.gpu.base import Reading, SeriesKey, SourceError
@@ -162,7 +163,7 @@ async def test_a_series_that_left_its_page_is_gone_at_once() -> None:
 )
 async def test_the_only_target_failing_is_told_in_words(exporter: Exporter, trouble: str, says: str) -> None:
     async with serving(exporter):
-        under = source([exporter.url], timeout_s=0.5)
+        under = source([exporter.url], timeout_s=0.5 if trouble == "timeout" else 60.0)
         with pytest.raises(SourceError) as caught:
             await under.read(["power"])
         assert caught.value.trouble == trouble
@@ -185,12 +186,18 @@ async def test_nobody_listening_and_none_of_many() -> None:
         await source([]).read(["power"])
 
 
-async def test_a_round_ends_in_time_whoever_is_silent() -> None:
-    quick, slow = Exporter(amd("a", 90)), Exporter(amd("b", 80), delay_s=10.0)
+async def test_a_round_ends_in_time_whoever_is_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    quick, slow = Exporter(amd("a", 90)), Exporter(amd("b", 80), delay_s=600.0)
     async with serving(quick, slow):
-        under = source([quick.url, slow.url], timeout_s=0.4)
-        async with asyncio.timeout(3):
-            reading = await under.read(["gpu_util"])
+        under, clock = source([quick.url, slow.url], timeout_s=60.0), Time(monkeypatch)
+        reading_it = asyncio.create_task(under.read(["gpu_util"]))
+        async with asyncio.timeout(600):
+            while not (slow.asked and under._targets[0].scanner.known):  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        for _ in range(20):  # turns of the loop, in which it takes the page in
+            await asyncio.sleep(0.005)
+        clock.passes(61)
+        reading = await asyncio.wait_for(reading_it, 30)
         assert values(reading, "gpu_util") == {"a/0": 90}
         assert "1 timeout" in reading.problems[0]
         await under.close()

@@ -40,7 +40,7 @@ class Hall:
         self._pumps.append(pump)
         return pump, answers
 
-    async def ask(self, role: Role, body: bytes, within_s: float = 3.0) -> Any:
+    async def ask(self, role: Role, body: bytes, within_s: float = 30.0) -> Any:
         pump, answers = self.connect(self.keys.client(role))
         pump.send([body])
         answer = await asyncio.wait_for(answers.get(), within_s)
@@ -115,10 +115,12 @@ async def test_an_unknown_key_gets_nothing_and_is_counted(hall: Hall) -> None:
     stranger = ClientKeys("operator", ServerKeys.fresh().roles["operator"], hall.keys.server.public)
     pump, answers = hall.connect(stranger)
     pump.send([encode(COMMAND)])
+    async with asyncio.timeout(30):
+        while not hall.server.refused_keys:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(answers.get(), 0.3)
     assert hall.handled == []
-    assert hall.server.refused_keys >= 1
 
 
 async def test_a_message_for_a_peer_that_is_not_there_is_said_not_to_be_sent(hall: Hall) -> None:
@@ -134,7 +136,7 @@ async def test_telemetry_reaches_every_role_that_follows(hall: Hall) -> None:
         pumps.append(Pump(hall.loop, socket, lambda frames: heard.put_nowait(frames[0])))
     news = control.JournalNews([control.JournalEntry(1, 2.0, "head", "run.phase")])
     got: list[bytes] = []
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while len(got) < 2:
             hall.server.publish(news)
             await asyncio.sleep(0.02)
@@ -150,7 +152,7 @@ async def test_a_message_of_several_frames_does_not_disturb_the_next_one(hall: H
     pump.send([encode(BEAT), b"more", b"and more"])
     pump.send([encode(BEAT)])
     for _ in range(2):
-        await asyncio.wait_for(answers.get(), 3)
+        await asyncio.wait_for(answers.get(), 30)
     assert len(hall.handled) == 2
 
 
@@ -158,7 +160,7 @@ async def test_a_hundred_clients_at_once_are_all_let_in(hall: Hall) -> None:
     clients = [hall.connect(hall.keys.client("worker")) for _ in range(100)]
     for pump, _ in clients:
         pump.send([encode(BEAT)])
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         for _, answers in clients:
             await answers.get()
     assert len(hall.handled) == 100

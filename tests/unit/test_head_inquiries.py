@@ -14,6 +14,7 @@ import msgspec
 import numpy as np
 import pytest
 from head_kit import Fleet, a_spec
+from pace_kit import times_slower
 
 from harness.driver.ledger import Member, Sample
 from harness.driver.watch import look
@@ -50,13 +51,14 @@ class ADriver:
         self.running, self.endpoint = True, "tcp://somewhere"
         self.members: dict[str, Member] = {}
         self.silent = False
+        self.now_ns = time.monotonic_ns()  # of its looks: a busy machine takes its time between dispatch and question
         self.told: list[down.ToDriver] = []
         self._answer = answer
 
     def tell(self, message: down.ToDriver) -> None:
         self.told.append(message)
         if isinstance(message, down.Watch) and not self.silent:
-            held = look(message, self.members.get(message.slot), [50] * 100, time.monotonic_ns())
+            held = look(message, self.members.get(message.slot), [50] * 100, self.now_ns)
             asyncio.get_running_loop().call_soon(self._answer, held)
 
 
@@ -82,7 +84,7 @@ class Desk:
 
     async def ask(self, question: Question, kind: type[A]) -> A:
         self.inquiries.ask(b"console", question)
-        peer, answer = await asyncio.wait_for(self.sent.get(), 5)
+        peer, answer = await asyncio.wait_for(self.sent.get(), 30)
         assert peer == b"console"
         assert isinstance(answer, kind)
         assert answer.request_id == question.request_id  # type: ignore[attr-defined]
@@ -172,7 +174,7 @@ async def test_an_answer_at_4_000_samples_a_second_takes_less_than_50_ms(desk: D
     answer = await desk.ask(GetSla("q1", ["node000/gpu0"]), SlaDetail)
     spent = time.process_time() - began
     assert answer.parts_n >= 239_000
-    assert spent < 0.05  # 16 to 33 ms on one slow core
+    assert spent < 0.05 * times_slower()  # 16 to 33 ms on one slow core
 
 
 # --- one replica -------------------------------------------------------------------------------------------
@@ -183,18 +185,18 @@ async def test_a_replica_is_told_with_what_it_holds_and_the_end_of_its_log(desk:
     member = driver.members["node000/gpu1"] = Member(1, "node000/gpu1", "a", 1, b"")
     for seq in range(70):
         sample = Sample(seq, 0, 0, 0, 0)
-        sample.dispatched_ns, sample.tries = time.monotonic_ns() - (100 - seq) * 1_000_000_000, 1
+        sample.dispatched_ns, sample.tries = driver.now_ns - (100 - seq) * 1_000_000_000, 1
         member.inflight[seq] = sample
     log = desk.folder.log("node000/gpu1")
     log.write_text("".join(f"line {n}\n" for n in range(50)))
     answer = await desk.ask(GetReplica("q1", "node000/gpu1", log_lines=3, in_flight=5), ReplicaDetail)
     assert (answer.slot, answer.incarnation, answer.problem) == ("node000/gpu1", "a", "")
-    assert [(one.seq, round(one.age_s), one.n_prompt) for one in answer.in_flight] == [(n, 100 - n, 50) for n in range(5)]
+    assert [(one.seq, one.age_s, one.n_prompt) for one in answer.in_flight] == [(n, 100 - n, 50) for n in range(5)]
     assert (answer.in_flight_total, answer.in_flight_age_s) == (70, 0.0)
     assert answer.log == str(log)
     assert answer.log_lines == ["line 47", "line 48", "line 49"]
     assert (answer.log_size, answer.log_left_out) == (log.stat().st_size, log.stat().st_size - 24)
-    assert 0 <= answer.log_written_s < 5
+    assert 0 <= answer.log_written_s < 60
     assert driver.told == [down.Watch("node000/gpu1", 5)]
 
 
@@ -256,15 +258,16 @@ async def test_logs_are_merged_and_bounded(desk: Desk) -> None:
 async def test_a_question_that_is_repeated_while_it_is_answered_is_answered_once(desk: Desk) -> None:
     for _ in range(3):
         desk.inquiries.ask(b"console", GetLogs("same"))
+    await asyncio.wait_for(desk.sent.get(), 30)
     await asyncio.sleep(0.2)
-    assert desk.sent.qsize() == 1
+    assert desk.sent.empty()
 
 
 async def test_more_questions_than_can_be_answered_at_once_are_told_so(desk: Desk) -> None:
     desk.start().silent = True
     for number in range(20):
         desk.inquiries.ask(b"console", GetReplica(f"q{number}", "node000/gpu0"))
-    answers = [(await asyncio.wait_for(desk.sent.get(), 5))[1] for _ in range(20)]
+    answers = [(await asyncio.wait_for(desk.sent.get(), 30))[1] for _ in range(20)]
     busy = [answer.request_id for answer in answers if "other questions" in answer.problem]
     assert busy == ["q16", "q17", "q18", "q19"]
 
@@ -281,21 +284,21 @@ async def test_a_list_of_files_made_before_the_last_word_is_not_the_last_list(
     def slow(folder: RunFolder) -> list[FileInfo]:
         found = files_of(folder)
         listed.set()
-        assert written.wait(10)
+        assert written.wait(60)
         return found
 
     monkeypatch.setattr("harness.head.inquiries.files_of", slow)
     desk.folder.journal.write_text("first\n")
     desk.inquiries.ask(b"console", GetFiles("q1"))
-    assert await asyncio.to_thread(listed.wait, 10)
+    assert await asyncio.to_thread(listed.wait, 60)
     desk.folder.journal.write_text("first\nlast\n")
     waiting = asyncio.create_task(desk.inquiries.until_record_taken(60.0, lambda: None))
     await asyncio.sleep(0)
     written.set()
-    _, early = await asyncio.wait_for(desk.sent.get(), 5)
+    _, early = await asyncio.wait_for(desk.sent.get(), 30)
     assert [about.size for about in early.files] == [6]
     assert not early.ended
     late = await desk.ask(GetFiles("q2"), Files)
     assert ([about.size for about in late.files], late.ended) == ([11], True)
     desk.inquiries.leave_record()
-    await asyncio.wait_for(waiting, 5)
+    await asyncio.wait_for(waiting, 30)

@@ -103,7 +103,7 @@ class Desk:
         self.placement.tick()
 
     async def soon(self, holds: Callable[[], bool]) -> None:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             while not holds():  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
 

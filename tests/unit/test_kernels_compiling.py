@@ -81,10 +81,10 @@ def _living(folder: Path) -> list[int]:
 def test_a_crash_and_a_hang_cost_one_job_each(tmp_path: Path) -> None:
     jobs = [_job("fine"), _job("crash"), _job("fine", 1), _job("hang"), _job("refuse"), _job("babble"), _job("fine", 2)]
     done: list[tuple[int, int]] = []
-    found = {each.job.label: each for each in _pool(tmp_path, deadline_s=1.5).compile(jobs, lambda *at: done.append(at))}
+    found = {each.job.label: each for each in _pool(tmp_path, deadline_s=5.0).compile(jobs, lambda *at: done.append(at))}
     assert [found[f"fine {n}"].problems for n in range(3)] == [[], [], []]
     assert found["crash 0"].problems == ["compiler lost: the process ended by SIGKILL: assertion failed in a pass"]
-    assert found["hang 0"].problems == ["compiler lost: no answer in 1.5 s"]
+    assert found["hang 0"].problems == ["compiler lost: no answer in 5 s"]
     assert found["babble 0"].problems == ["compiler lost: answered '<html>', which is no JSON"]
     assert found["refuse 0"].problems == ["does not compile: ValueError: no such layout"]
     assert done == [(n, 7) for n in range(1, 8)]
@@ -132,7 +132,7 @@ def test_leaving_off_ends_all_children(tmp_path: Path) -> None:
     assert next(results).job.label == "fine 0"
     began = time.monotonic()
     results.close()
-    assert time.monotonic() - began < 10.0
+    assert time.monotonic() - began < 30.0, "they would hang for a minute"
     assert _living(tmp_path) == []
     assert list((tmp_path / "cache").glob("triton-*")) == []
 
@@ -147,12 +147,12 @@ def test_ctrl_c_ends_all_children(tmp_path: Path) -> None:
     """).format(tests=str(Path(__file__).parent), root=str(Path(__file__).parents[2]), folder=str(tmp_path))
     parent = subprocess.Popen([sys.executable, "-c", script], stderr=subprocess.PIPE, text=True)
     try:
-        deadline = time.monotonic() + 30.0
+        deadline = time.monotonic() + 60.0
         while len(_asked(tmp_path)) < 2:
             assert time.monotonic() < deadline, "the children did not start"
             time.sleep(0.05)
         parent.send_signal(signal.SIGINT)
-        _, errors = parent.communicate(timeout=20)
+        _, errors = parent.communicate(timeout=60)
         assert "KeyboardInterrupt" in errors
     finally:
         parent.kill()
@@ -312,8 +312,8 @@ def test_the_child_runs_without_the_packages_beside_ours(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("does", "said"),
     [
-        ("sleep 60 & exit 0", "no answer in 0.5 s"),
-        ("sleep 60", "no answer in 0.5 s"),
+        ("sleep 60 & exit 0", "no answer in 3 s"),
+        ("sleep 60", "no answer in 3 s"),
         ("printf '\\351\\377\\n'; sleep 60", "no JSON"),
         ("cat /dev/zero", "no JSON"),
         ("head -c 200000 /dev/zero | tr '\\0' '['; echo; sleep 60", "no JSON"),
@@ -323,14 +323,15 @@ def test_the_child_runs_without_the_packages_beside_ours(tmp_path: Path) -> None
 def test_programs_that_are_no_python_are_told_and_leave_nothing_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, does: str, said: str
 ) -> None:
-    monkeypatch.setattr(kernels.compiling.pool, "WHICH_DEADLINE_S", 0.5)
+    if "no answer" in said:  # what answers may take its time
+        monkeypatch.setattr(kernels.compiling.pool, "WHICH_DEADLINE_S", 3.0)
     program = tmp_path / "python"
     program.write_text(f"#!/bin/sh\necho $$ > {tmp_path}/group\n{does}\n")
     program.chmod(0o755)
     with pytest.raises(NotHere, match=f"cannot be run as a Python.*{said}"):
         triton_version(str(program))
     group = int((tmp_path / "group").read_text())
-    until_s = time.monotonic() + 5
+    until_s = time.monotonic() + 30
     while _members(group) and time.monotonic() < until_s:
         time.sleep(0.02)
     assert _members(group) == []

@@ -30,7 +30,7 @@ async def tiny() -> AsyncIterator[TinyServer]:
 
 @pytest.fixture
 async def api(tiny: TinyServer, tmp_path: Path) -> AsyncIterator[Api]:
-    async with Api(access(kubeconfig=kubeconfig(tmp_path, tiny.url), environ={}), timeout_s=2.0) as made:
+    async with Api(access(kubeconfig=kubeconfig(tmp_path, tiny.url), environ={}), timeout_s=60.0) as made:
         yield made
 
 
@@ -242,7 +242,7 @@ async def test_requests_that_are_refused_together_all_go_on_with_the_new_credent
     async def version(request: web.Request) -> web.StreamResponse:
         if request.headers["Authorization"] == "Bearer new":
             return web.json_response({"gitVersion": "v1"})
-        await asyncio.wait_for(refused.wait(), 10)
+        await asyncio.wait_for(refused.wait(), 60)
         return web.json_response(status_of(401, "Unauthorized", "Unauthorized"), status=401)
 
     tiny.on("GET", "/version", version)
@@ -264,7 +264,7 @@ async def test_a_server_that_is_gone_or_silent_is_told_with_its_address(tmp_path
             began_s = time.monotonic()
             with pytest.raises(ApiProblem, match=r"does not answer: no reply within 0\.2 s \(read pod x\)"):
                 await api.get("Pod", "x")
-            assert time.monotonic() - began_s < 2.0
+            assert time.monotonic() - began_s < 20.0
 
 
 async def test_a_server_that_is_no_api_server_is_told(tiny: TinyServer, api: Api) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from pace_kit import times_slower
 
 from harness.metrics.detail import latency_detail
 from harness.metrics.parts import NAMES, SPLIT_NAMES, TtftParts
@@ -212,4 +213,4 @@ def test_a_window_of_240_000_samples_is_taken_apart_in_well_under_the_50_ms_an_a
         began = time.process_time()
         assert parts.figures(asked_s)[1] > 230_000
         spent.append(time.process_time() - began)
-    assert min(spent) < 0.05
+    assert min(spent) < 0.05 * times_slower()

@@ -343,7 +343,7 @@ async def test_a_start_that_is_cancelled_leaves_nothing() -> None:
     starting = asyncio.ensure_future(engine.start())
     await asyncio.sleep(0.2)
     starting.cancel()
-    await asyncio.wait({starting}, timeout=5)
+    await asyncio.wait({starting}, timeout=60)
     await engine.stop()
     assert starting.cancelled()
     assert asyncio.all_tasks() == before

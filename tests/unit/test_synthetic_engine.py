@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from clock_kit import Clock
 
 from harness.engines import registry
 from harness.engines.base import EngineContext, EngineError, Key, Request, argument_facts
@@ -49,7 +50,7 @@ class Listener:
     def of(self, what: str) -> list[Key]:
         return [key for said, key, _ in self.said if said == what]
 
-    async def until(self, what: str, count: int, deadline_s: float = 10.0) -> None:
+    async def until(self, what: str, count: int, deadline_s: float = 60.0) -> None:
         async with asyncio.timeout(deadline_s):
             while len(self.of(what)) < count:
                 self._spoke.clear()
@@ -177,9 +178,9 @@ async def test_memory_errors_slow_nothing() -> None:
     assert engine_of(spec, Listener(), life=1).facts()["planted_faults"] == []
 
 
-async def test_a_stalled_replica_says_nothing_and_then_goes_on() -> None:
-    fault = {"slot": "node000/gpu0", "kind": "stall", "at_s": 0.0, "for_s": 0.7}
-    listener = Listener()
+async def test_a_stalled_replica_says_nothing_and_then_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    fault = {"slot": "node000/gpu0", "kind": "stall", "at_s": 0.0, "for_s": 60.0}
+    listener, clock = Listener(), Clock(monkeypatch)
     engine = engine_of(spec_with(speed=100, faults=[fault]), listener)
     await engine.start()
     await asyncio.sleep(0.02)
@@ -187,6 +188,7 @@ async def test_a_stalled_replica_says_nothing_and_then_goes_on() -> None:
     await asyncio.sleep(0.1)
     assert listener.said == []
     assert engine.stats().waiting == 1
+    clock.passes(61)
     await listener.until("complete", 1)
     await engine.stop()
 
@@ -221,9 +223,11 @@ async def test_a_flaky_slot_starts_at_its_third_life() -> None:
 async def test_a_slow_start_takes_longer() -> None:
     spec = spec_with(faults=[{"slot": "node001/gpu0", "kind": "slow_start", "delay_s": 0.2}])
     loop = asyncio.get_running_loop()
-    began_s = loop.time()
-    await engine_of(spec, Listener()).start()
-    usual_s = loop.time() - began_s
+    usual_s = float("inf")
+    for _ in range(3):  # the machine may stall
+        began_s = loop.time()
+        await engine_of(spec, Listener()).start()
+        usual_s = min(usual_s, loop.time() - began_s)
     began_s = loop.time()
     await engine_of(spec, Listener(), slot="node001/gpu0").start()
     assert loop.time() - began_s >= max(0.2, usual_s)

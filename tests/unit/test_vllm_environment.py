@@ -123,18 +123,23 @@ def test_a_second_builder_waits_and_takes_what_the_first_has_made(tmp_path: Path
             assert "waiting for it" in second.stderr.readline()
             made_already(at, "exit 0")
             fcntl.flock(lock, fcntl.LOCK_UN)
-            said, _ = second.communicate(timeout=20)
+            said, _ = second.communicate(timeout=60)
         finally:
             second.kill()
             second.wait()
     assert said == f"{at}/bin/python\n"
 
 
-@pytest.mark.parametrize(("last", "code", "told"), [("exit 5", 5, ""), ("exec sleep 60", 1, "not done within 2 s: ended")])
-def test_whatever_the_tests_leave_is_ended_in_whatever_session_it_is(last: str, code: int, told: str, tmp_path: Path) -> None:
-    deep = f"setsid sh -c 'echo $$ > {tmp_path}/pid; trap \"\" TERM; while :; do sleep 1; done' </dev/null >/dev/null 2>&1 &"
-    python = f'(sh -c "{deep.replace(chr(34), chr(92) + chr(34)).replace("$$", chr(92) + "$$")}")\nsleep 0.5\n{last}'
-    done = build("test", PACELINE_VLLM_TESTS_WITHIN_S="2", **made_already(tmp_path / "env", python))
+@pytest.mark.parametrize(
+    ("last", "within_s", "code", "told"), [("exit 5", 60, 5, ""), ("exec sleep 60", 5, 1, "not done within 5 s: ended")]
+)
+def test_whatever_the_tests_leave_is_ended_in_whatever_session_it_is(
+    last: str, within_s: int, code: int, told: str, tmp_path: Path
+) -> None:
+    deep = f"setsid sh -c 'trap \"\" TERM; echo $$ > {tmp_path}/pid; while :; do sleep 1; done' </dev/null >/dev/null 2>&1 &"
+    started = f"while [ ! -s {tmp_path}/pid ]; do sleep 0.05; done"
+    python = f'(sh -c "{deep.replace(chr(34), chr(92) + chr(34)).replace("$$", chr(92) + "$$")}")\n{started}\n{last}'
+    done = build("test", PACELINE_VLLM_TESTS_WITHIN_S=str(within_s), **made_already(tmp_path / "env", python))
     assert done.returncode == code, done.stderr
     assert told in done.stderr
     left = int((tmp_path / "pid").read_text())

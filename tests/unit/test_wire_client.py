@@ -82,7 +82,7 @@ def done(request: Any, message: str = "done") -> bytes:
 def test_a_command_carries_who_what_and_why_and_brings_the_reply(start_head: Callable[[Answer], ScriptedHead]) -> None:
     head = start_head(lambda request: [done(request, "node000/gpu0: draining 3 samples")])
     with HeadClient.of_run(head.folder.path, operator="ann@desk") as client:
-        reply = client.command("drain", {"slot": "node000/gpu0"}, reason="looks slow", timeout_s=5)
+        reply = client.command("drain", {"slot": "node000/gpu0"}, reason="looks slow", timeout_s=30)
     assert (reply.ok, reply.message) == (True, "node000/gpu0: draining 3 samples")
     asked = head.asked[0]
     assert (asked.operator, asked.name, asked.args, asked.reason) == ("ann@desk", "drain", {"slot": "node000/gpu0"}, "looks slow")
@@ -92,8 +92,8 @@ def test_a_command_carries_who_what_and_why_and_brings_the_reply(start_head: Cal
 def test_an_unanswered_request_is_repeated_with_the_same_id(start_head: Callable[[Answer], ScriptedHead]) -> None:
     head = start_head(lambda request: [done(request)] if len(head.asked) > 1 else [])
     with HeadClient.of_run(head.folder.path) as client:
-        assert client.command("abort", timeout_s=0.9).ok
-    assert len(head.asked) == 2
+        assert client.command("abort", timeout_s=6).ok
+    assert len(head.asked) >= 2
     assert len({asked.request_id for asked in head.asked}) == 1
 
 
@@ -101,13 +101,19 @@ def test_answers_to_other_requests_and_telemetry_are_passed_over(start_head: Cal
     late = control.CommandReply("an-earlier-request", False, "late")
     head = start_head(lambda request: [encode(late), encode(control.JournalNews([])), done(request, "mine")])
     with HeadClient.of_run(head.folder.path) as client:
-        assert client.command("stop", timeout_s=5).message == "mine"
+        assert client.command("stop", timeout_s=30).message == "mine"
 
 
 def test_a_silent_head_is_named_with_its_address_and_process(start_head: Callable[[Answer], ScriptedHead]) -> None:
     head = start_head(lambda request: [])
-    with HeadClient.of_run(head.folder.path) as client, pytest.raises(HeadUnreachable, match=r"tcp://.* within 0\.3 s .*12345"):
-        client.command("stop", timeout_s=0.3)
+    with HeadClient.of_run(head.folder.path) as client:
+        client._socket.linger = 30_000  # what it has asked is sent, however slowly
+        with pytest.raises(HeadUnreachable, match=r"tcp://.* within 0\.3 s .*12345"):
+            client.command("stop", timeout_s=0.3)
+    deadline = time.monotonic() + 30
+    while len(head.asked) < 3:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
     assert len(head.asked) == 3
 
 
@@ -123,7 +129,7 @@ def test_a_silent_head_is_named_with_its_address_and_process(start_head: Callabl
 def test_a_useless_answer_is_explained(start_head: Callable[[Answer], ScriptedHead], answer: Answer, words: str) -> None:
     head = start_head(answer)
     with HeadClient.of_run(head.folder.path, "viewer") as client, pytest.raises(HeadUnreachable, match=words):
-        client.state(timeout_s=3)
+        client.state(timeout_s=30)
 
 
 def test_a_key_of_another_run_gets_no_answer_and_does_not_hang(start_head: Callable[[Answer], ScriptedHead]) -> None:
@@ -132,7 +138,7 @@ def test_a_key_of_another_run_gets_no_answer_and_does_not_hang(start_head: Calla
     began = time.monotonic()
     with HeadClient.of_run(head.folder.path) as client, pytest.raises(HeadUnreachable, match="this key is not one of the run's"):
         client.command("stop", timeout_s=0.45)
-    assert time.monotonic() - began < 3
+    assert time.monotonic() - began < 30
     assert not head.asked
 
 

@@ -17,7 +17,7 @@ from harness.worker.logs import ReplicaLog
 from harness.worker.pipes import LineReader, LineWriter
 
 
-async def until(condition: Callable[[], bool], deadline_s: float = 5.0) -> None:
+async def until(condition: Callable[[], bool], deadline_s: float = 60.0) -> None:
     deadline = asyncio.get_running_loop().time() + deadline_s
     while not condition():
         assert asyncio.get_running_loop().time() < deadline

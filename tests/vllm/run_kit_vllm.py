@@ -51,7 +51,7 @@ def vllm_spec(model: Path, load_table: dict[str, Any], **fleet: Any) -> RunSpec:
                 "input_tokens": {"mean": 40, "sigma": 0.5, "min": 8, "max": 128},
                 "output_tokens": {"mean": OUTPUT_TOKENS, "sigma": 0, "min": 2, "max": OUTPUT_TOKENS},
             },
-            "load": {"max_output_tokens": OUTPUT_TOKENS, "sample_deadline_s": 60, "max_tries": 5, **load_table},
+            "load": {"max_output_tokens": OUTPUT_TOKENS, "sample_deadline_s": 240, "max_tries": 5, **load_table},
             "sampling": {"ignore_eos": True},
             "fleet": {
                 "nodes": 1,

@@ -26,13 +26,14 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "unit"))  # openai_kit: what 
 from openai_kit import Listener, engine_of, request, soon
 
 from harness.engines.base import Engine, EngineStats, Key
+from harness.engines.openai.scrape import read_page
 from harness.wire.data import PREFILL
 
 LAUNCHER = Path(__file__).with_name("serve_vllm.py")
 SERVE = [
     *(sys.executable, str(LAUNCHER), "serve", "{model}", "--served-model-name", "{served_model}"),
-    *("--host", "127.0.0.1", "--port", "{port}", "--dtype", "bfloat16", "--max-model-len", "512", "--enforce-eager"),
-    *("--max-num-seqs", "16", "--max-num-batched-tokens", "512", "--no-enable-prefix-caching"),
+    *("--host", "127.0.0.1", "--port", "{port}", "--dtype", "bfloat16", "--max-model-len", "4096", "--enforce-eager"),
+    *("--max-num-seqs", "16", "--max-num-batched-tokens", "4096", "--no-enable-prefix-caching"),
     *("--kv-cache-memory-bytes", str(64 * 2**20), "--disable-uvicorn-access-log"),
 ]
 ENV = {**HERMETIC, "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
@@ -101,7 +102,8 @@ async def test_warm_up_requests_are_as_long_as_asked_whatever_the_model_says(ser
 async def test_the_servers_metrics_add_up_to_the_tokens_delivered(served: tuple[Engine, Listener]) -> None:
     engine, listener = served
     await soon(lambda: engine.stats().outstanding == 0, within_s=60)
-    await asyncio.sleep(2)  # ten readings of the page: one of them has whatever was before
+    counted = await counted_by(url_of(engine))
+    await soon(lambda: engine._scraped._latest.of("tokens_out") >= counted, within_s=60)  # what was before has been read
     engine.stats()
     total = EngineStats()
     running = 0
@@ -127,8 +129,19 @@ async def test_the_servers_metrics_add_up_to_the_tokens_delivered(served: tuple[
     assert 0 < total.steps <= tokens
     assert 2 < running <= 16
     assert total.step_ms > 0
-    last = engine.stats()
-    assert (last.running, last.waiting, last.outstanding) == (0, 0, 0)
+    await soon(lambda: _at_rest(engine.stats()), within_s=60)
+
+
+def _at_rest(last: EngineStats) -> bool:
+    return (last.running, last.waiting, last.outstanding) == (0, 0, 0)
+
+
+async def counted_by(url: str) -> float:
+    """Generated tokens, by the server's own page."""
+    async with aiohttp.ClientSession() as session, session.get(f"{url}/metrics") as response:
+        page = read_page(await response.read())
+    assert page is not None
+    return page.of("tokens_out")
 
 
 def _add(total: EngineStats, engine: Engine) -> int:
@@ -142,7 +155,7 @@ def _add(total: EngineStats, engine: Engine) -> int:
 async def test_a_cancelled_request_is_aborted_in_the_server(served: tuple[Engine, Listener]) -> None:
     engine, listener = served
     key = Key(0, 300, 1)  # of epoch 0: goes on to its length
-    engine.submit(request(300, 400, epoch=0, prompt=prompt(3)))
+    engine.submit(request(300, 4000, epoch=0, prompt=prompt(3)))
     await listener.until(lambda: key in listener.firsts, deadline_s=60)
     engine.cancel(key)
     await soon(lambda: engine.stats().running == 0, within_s=60)
@@ -151,7 +164,7 @@ async def test_a_cancelled_request_is_aborted_in_the_server(served: tuple[Engine
 
 async def test_a_request_that_does_not_fit_fails_with_the_servers_words(served: tuple[Engine, Listener]) -> None:
     engine, listener = served
-    engine.submit(request(400, 8, prompt=prompt(4, 600)))
+    engine.submit(request(400, 8, prompt=prompt(4, 5000)))
     await listener.until(lambda: Key(1, 400, 1) in listener.failures, deadline_s=60)
     assert listener.failures[Key(1, 400, 1)].startswith("HTTP 400 ")
     assert "maximum" in listener.failures[Key(1, 400, 1)]
@@ -189,7 +202,7 @@ async def test_versions_name_the_server_and_facts_the_arguments(served: tuple[En
 async def test_a_killed_engine_core_ends_the_replica_at_once_and_leaves_nothing(served: tuple[Engine, Listener]) -> None:
     engine, listener = served
     core = next(pid for pid, title in descendants().items() if title.startswith("VLLM::EngineCore"))
-    engine.submit(request(500, 400, epoch=0, prompt=prompt(5)))
+    engine.submit(request(500, 4000, epoch=0, prompt=prompt(5)))
     await listener.until(lambda: Key(0, 500, 1) in listener.firsts, deadline_s=60)
     began_s = time.monotonic()
     os.kill(core, signal.SIGKILL)

@@ -35,12 +35,15 @@ from harness.engines.vllm import VllmEngine
 from harness.spec import RunSpec
 from harness.wire.data import PREFILL
 
+#: Room for answers of many seconds, which no machine is done with before a test has acted on them.
+LONG = {**SMALL, "max_model_len": 4096, "max_num_batched_tokens": 4096}
+
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(300)]
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def replica(tiny_llama: Path) -> AsyncIterator[Replica]:
-    spec = spec_of(tiny_llama)
+    spec = spec_of(tiny_llama, args=LONG)
     prepare_environment(spec)
     replica = await started(spec)
     yield replica
@@ -110,7 +113,7 @@ async def test_stats_add_up_to_the_tokens_delivered_and_gauges_return_to_zero(re
 async def test_a_cancelled_request_says_nothing_more(replica: Replica) -> None:
     heard = replica.listen()
     for seq in range(6):
-        replica.engine.submit(request(seq, max_tokens=200))
+        replica.engine.submit(request(seq, max_tokens=4000 if seq < 2 else 100))
     assert replica.engine.stats().outstanding == 6
     replica.engine.cancel(Key(1, 0, 0))  # before its first token
     assert replica.engine.stats().outstanding == 5
@@ -128,12 +131,12 @@ async def test_a_cancelled_request_says_nothing_more(replica: Replica) -> None:
 async def test_a_prompt_that_the_model_cannot_take_fails_with_what_is_wrong(replica: Replica) -> None:
     heard = replica.listen()
     replica.engine.stats()
-    replica.engine.submit(request(0, tokens=512))
+    replica.engine.submit(request(0, tokens=4096))
     replica.engine.submit(Request(Key(1, 1, 0), (VOCAB).to_bytes(4, "little") * 3, 8))
     replica.engine.submit(Request(Key(1, 2, 0), b"", 8))
-    replica.engine.submit(request(3, tokens=500, max_tokens=100))  # fits, and is cut
+    replica.engine.submit(request(3, tokens=4084, max_tokens=100))  # fits, and is cut
     await heard.until(lambda: len(heard.failures) == 3 and bool(heard.completes))
-    assert "512 tokens leaves no room" in heard.failures[Key(1, 0, 0)]
+    assert "4096 tokens leaves no room" in heard.failures[Key(1, 0, 0)]
     assert "token id 512; the model's vocabulary is 0 to 511" in heard.failures[Key(1, 1, 0)]
     assert "no tokens" in heard.failures[Key(1, 2, 0)]
     assert len(heard.completes[Key(1, 3, 0)]) == 4 * 12
@@ -158,7 +161,7 @@ async def test_facts_and_versions_say_what_runs(replica: Replica) -> None:
     assert {"torch", "transformers"} <= set(versions)
     assert facts["synthetic"] is False
     assert facts["arg.enable_prefix_caching"] is False
-    assert facts["arg.max_model_len"] == SMALL["max_model_len"]
+    assert facts["arg.max_model_len"] == LONG["max_model_len"]
     assert facts["arg.dtype"] == "bfloat16"
     assert not [name for name in facts if name.startswith("kernel")], "a dense model has no MoE layer to tell of"
 
@@ -190,13 +193,13 @@ async def test_a_start_that_fails_in_a_child_tells_the_cause(tiny_llama: Path) -
 
 
 async def test_a_core_that_is_killed_is_told_at_once_and_pending_requests_say_nothing(tiny_llama: Path) -> None:
-    spec = spec_of(tiny_llama)
+    spec = spec_of(tiny_llama, args=LONG)
     prepare_environment(spec)
     before = asyncio.all_tasks()
     replica = await started(spec)
     heard = replica.listen()
     for seq in range(8):
-        replica.engine.submit(request(seq, max_tokens=450))
+        replica.engine.submit(request(seq, max_tokens=4000))
     await heard.until(lambda: len(heard.firsts) == 8)
     begun_s = time.monotonic()
     os.kill(core_pids(replica.engine)[0], signal.SIGKILL)

@@ -39,6 +39,8 @@ pytestmark = pytest.mark.timeout(420)
 
 FIRST, SECOND = "node000/gpu0", "node000/gpu1"
 READY_WITHIN_S = 300.0
+#: On a machine that is busy with other things samples queue for most of a minute.
+ENDS_WITHIN_S = 240.0
 #: One replica with a 64 MB cache (our process, engine core, worker, guard), what is shared in parts: measured 970 MB.
 REPLICA_MB = 1500.0
 GONE_WITHIN_S = 20.0
@@ -114,7 +116,7 @@ def slots_of(run: RunHandle, attempt: int) -> set[str]:
 def start_exploring(run: RunHandle) -> int:
     """The attempt's number. Its rate keeps samples at both replicas all the time, from two seconds on."""
     run.wait("a warm fleet", lambda: run.run.phase == READY, 60)
-    reply = run.command("start_attempt", kind="explore", qps=16)
+    reply = run.command("start_attempt", kind="explore", qps=32)
     assert reply.ok, reply.message
     number = int(reply.message.partition(":")[0].removeprefix("attempt "))
 
@@ -122,7 +124,12 @@ def start_exploring(run: RunHandle) -> int:
         phases = run.journal("attempt.phase")
         return any(e.attempt == number and e.after == "issuing" and time.time() > e.unix + 2 for e in phases)
 
+    def answered_by_both() -> bool:
+        answered = Record(run.folder).collect(lambda samples: samples.select("slot"), number)
+        return set(answered["slot"]) == {FIRST, SECOND}
+
     run.wait(f"samples of attempt {number} on their way", issued_for_two_seconds, 60)
+    run.wait(f"answers of both replicas in attempt {number}", answered_by_both, 60)
     return number
 
 
@@ -135,7 +142,7 @@ def test_loadgen_server_over_two_replicas_answers_every_sample_within_bounded_ti
     assert [slot.state for slot in slots] == ["READY", "READY"]
     assert not any(slot.synthetic for slot in slots)
     assert all(slot.versions["vllm"] for slot in slots)
-    attempt = wait_attempt(server, 1, 120)
+    attempt = wait_attempt(server, 1, ENDS_WITHIN_S)
     assert_exactly_once(server, attempt)
     assert attempt.loadgen["num_errors"] == 0
     assert attempt.verdict == "VALID" or attempt.reasons, "a verdict that is not VALID says why"
@@ -154,10 +161,10 @@ def test_a_killed_engine_core_is_told_with_its_last_words_and_its_samples_go_els
     assert time.monotonic() - began < 15, "by its exit, not by its lease"
     assert "SIGKILL" in exited.why
     assert exited.data["log_tail"]
-    attempt = wait_attempt(server, number, 120)
+    attempt = wait_attempt(server, number, ENDS_WITHIN_S)
     assert_exactly_once(server, attempt)
     assert attempt.totals["redispatched"] > 0
-    assert not group_of(victim.pid), "nothing of the dead replica is left"
+    server.wait("the end of all that was of the dead replica", lambda: not group_of(victim.pid), GONE_WITHIN_S)
     server.wait("its successor", lambda: (s := server.slot(FIRST)).state == "READY" and s.incarnations == 2, READY_WITHIN_S)
 
 
@@ -168,7 +175,7 @@ def test_a_drain_that_reaches_its_deadline_hands_what_is_left_to_the_successor_o
     assert reply.ok, reply.message
     assert "what is left after 0.05 s is dispatched again" in reply.message
     server.wait_journal("replica.state", subject=SECOND, after="EVICTED")
-    attempt = wait_attempt(server, number, 120)
+    attempt = wait_attempt(server, number, ENDS_WITHIN_S)
     assert_exactly_once(server, attempt)
     assert attempt.totals["redispatched"] > 0
     assert slots_of(server, number) == {FIRST, SECOND}, "the one that was restarted is in use again"
@@ -194,7 +201,7 @@ def test_the_accuracy_log_holds_the_tokens_that_the_engine_gives_by_itself(offli
     asked = start_second_opinion(offline_spec)
     try:
         offline.wait_issuing(READY_WITHIN_S)
-        attempt = wait_attempt(offline, 1, 120)
+        attempt = wait_attempt(offline, 1, ENDS_WITHIN_S)
         assert_exactly_once(offline, attempt)
         logged = json.loads((offline.folder.attempt(1) / "mlperf_log_accuracy.json").read_text())
         given = {entry["qsl_idx"]: entry["data"].lower() for entry in logged}
