@@ -41,6 +41,8 @@ class TypingAhead(_Base[ReturnType]):
         self._opens_until_s = 0.0
 
     def _can_type(self) -> bool:
+        if not self._screen_stack:  # the app is leaving
+            return False
         return isinstance(self.focused, Input) or (isinstance(self.screen, ModalScreen) and self.focused is not None)
 
     def _opening(self) -> bool:

@@ -120,8 +120,11 @@ class Keeping(PaintedScreen):
         question = f"Delete {_names(rows)}?"
         self.console_app.expect_typing()
         dialog = TypeToConfirm(question, lambda: _facts_of_deletion(rows), "Delete", word, what, reasoned=False)
-        if await self.app.push_screen_wait(dialog) is None:
-            return
+        if await self.app.push_screen_wait(dialog) is not None:
+            self.run_worker(self._delete(rows, root), group="deleting")  # which the next change must not end
+
+    async def _delete(self, rows: list[RunRow], root: Path) -> None:
+        title = BY_ID["delete"].title
         done: Deleted = await asyncio.to_thread(delete, [row.path for row in rows], root)
         with contextlib.suppress(NoMatches):
             for path in done.paths:

@@ -29,7 +29,8 @@ from harness.wire.states import RUN_ENDED
 
 State = Literal["running", "ended", "head gone", "damaged"]
 #: When a row was read: run.json's time, whether a head lived, and which labels.json there was (its time and its inode).
-Stamp = tuple[int, bool, tuple[int, int]]
+Changed = tuple[int, int, int]  # nanoseconds, bytes, inode: two writes can be of one tick of the clock
+Stamp = tuple[Changed, bool, tuple[int, int]]
 #: Files that make a folder a run's, even when its run.json is not there.
 _SIGNS: Final = ("run.json", "spec.json", "journal.jsonl", "head.json")
 
@@ -69,7 +70,7 @@ class RunRow:
     note: str = ""
     pinned: bool = False
     label_problem: str = ""
-    stamp: Stamp = (0, False, (0, 0))
+    stamp: Stamp = ((0, 0, 0), False, (0, 0))
 
     @property
     def replicas(self) -> int:
@@ -77,7 +78,7 @@ class RunRow:
 
     @property
     def when_unix(self) -> float:
-        return self.started_unix if not math.isnan(self.started_unix) else self.stamp[0] / 1e9
+        return self.started_unix if not math.isnan(self.started_unix) else self.stamp[0][0] / 1e9
 
     @property
     def outcome(self) -> str:
@@ -98,9 +99,9 @@ def scan(root: Path, known: dict[Path, RunRow]) -> Iterator[RunRow]:
         changed = _changed(Path(entry.path)) if os.path.isdir(entry.path) else None  # entry.is_dir raises for a link to itself
         if changed is not None:
             found.append((changed, Path(entry.path)))
-    for changed_ns, path in sorted(found, reverse=True):
+    for changed, path in sorted(found, reverse=True):
         folder = RunFolder(path)
-        stamp = (changed_ns, head_alive(folder), _labels_stamp(folder))
+        stamp = (changed, head_alive(folder), _labels_stamp(folder))
         before = known.get(path)
         if before is not None and before.stamp == stamp:
             yield before
@@ -108,13 +109,14 @@ def scan(root: Path, known: dict[Path, RunRow]) -> Iterator[RunRow]:
             yield read_row(folder, stamp)
 
 
-def _changed(path: Path) -> int | None:
-    """When its run.json (else another file of a run) last changed; None: not a run's folder."""
+def _changed(path: Path) -> Changed | None:
+    """Of its run.json, else of another file of a run; None: not a run's folder."""
     for name in _SIGNS:
         try:
-            return (path / name).stat().st_mtime_ns
+            about = (path / name).stat()
         except OSError:
             continue
+        return about.st_mtime_ns, about.st_size, about.st_ino
     return None
 
 
@@ -129,8 +131,8 @@ def _labels_stamp(folder: RunFolder) -> tuple[int, int]:
 
 def row_of(path: Path) -> RunRow | None:
     """The row of one folder; None: it is not a run's."""
-    changed_ns, folder = _changed(path), RunFolder(path)
-    return None if changed_ns is None else read_row(folder, (changed_ns, head_alive(folder), _labels_stamp(folder)))
+    changed, folder = _changed(path), RunFolder(path)
+    return None if changed is None else read_row(folder, (changed, head_alive(folder), _labels_stamp(folder)))
 
 
 def read_row(folder: RunFolder, stamp: Stamp) -> RunRow:

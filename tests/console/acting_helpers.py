@@ -30,7 +30,7 @@ class ForetellingFeed(ScriptedFeed):
         self.questions: list[Question] = []
         self.refuse_slots: dict[str, str] = {}
         self.silent_slots: set[str] = set()
-        self.wait_s = 0.0
+        self.turns: asyncio.Semaphore | None = None  # a command waits for one
 
     async def ask(self, question: Question) -> Answer | None:
         self.questions.append(question)
@@ -41,7 +41,8 @@ class ForetellingFeed(ScriptedFeed):
         return SlaDetail(question.request_id, 1, 60.0, ttft, tpot)
 
     async def command(self, name: str, args: dict[str, Any] | None = None, reason: str = "") -> CommandReply:
-        await asyncio.sleep(self.wait_s)
+        if self.turns is not None:
+            await self.turns.acquire()
         slot = str((args or {}).get("slot", ""))
         if slot in self.silent_slots:
             return CommandReply("", False, "no answer from the head within 12 s; look at the events before repeating")

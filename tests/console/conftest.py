@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
-from console_helpers import AppMaker, HandClock
+from console_helpers import AppMaker, HandClock, quiet
 
 from console.app import PacelineApp
 from console.feeds.scripted import ScriptedFeed, ScriptedFleet
 from console.store.fleet import FleetStore
 from console.themes import shipped_folder
+
+
+@pytest.fixture(scope="session", autouse=True)
+def a_slow_machine_changes_nothing() -> Iterator[None]:
+    """`pilot.press` and `pilot.pause` wait for the app and not for a time, and what goes after seconds stays for a minute."""
+    with pytest.MonkeyPatch.context() as patch:
+        for where in ("textual.app", "textual.pilot"):
+            patch.setattr(f"{where}.wait_for_idle", quiet)
+        patch.setattr("console.typing_ahead.OPENS_WITHIN_S", 60.0)
+        patch.setattr(PacelineApp, "NOTIFICATION_TIMEOUT", 60.0)
+        yield
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
 import os
 import re
 import shutil
@@ -84,7 +85,7 @@ def exploring() -> ScriptedFleet:
 
 
 SHOTS = (
-    Shot("launch", fleet=None, until="ok"),
+    Shot("launch", ("?118-150211",), fleet=None, until="11 ok"),
     Shot("live"),
     Shot("live-light", theme="paceline-light", sizes=SIZES[1:]),
     Shot("barrier", fleet=at_the_barrier),
@@ -94,18 +95,28 @@ SHOTS = (
     Shot("sla", ("3",)),
     Shot("events", ("4",)),
     Shot("runs", ("5",), fleet=None, until="Runs 4"),
-    Shot("compare", ("5", "space", "space", "c"), fleet=None, until="output tokens"),
-    Shot("scaling", ("5", "s"), fleet=None, until="EFFICIENCY"),
-    Shot("record", ("5", "end", "enter"), fleet=None, until="Findings"),
-    Shot("record-timeline", ("5", "end", "enter", "?Findings", "i"), fleet=None, until="What happened", sizes=SIZES[1:]),
-    Shot("record-distributions", ("5", "end", "enter", "?Findings", "d"), fleet=None, until="CDF", sizes=SIZES[1:2]),
+    Shot("compare", ("5", "?Runs 4", "space", "space", "c"), fleet=None, until="output tokens"),
+    Shot("scaling", ("5", "?Runs 4", "s"), fleet=None, until="EFFICIENCY"),
+    Shot("record", ("5", "?Runs 4", "end", "enter"), fleet=None, until="Findings"),
     Shot(
-        "record-tail", ("5", "end", "enter", "?Findings", "t", "?TAIL MEAN", "n", "n"), fleet=None, until="TIME ", sizes=SIZES[1:]
+        "record-timeline", ("5", "?Runs 4", "end", "enter", "?Findings", "i"), fleet=None, until="What happened", sizes=SIZES[1:]
+    ),
+    Shot("record-distributions", ("5", "?Runs 4", "end", "enter", "?Findings", "d"), fleet=None, until="CDF", sizes=SIZES[1:2]),
+    Shot(
+        "record-tail",
+        ("5", "?Runs 4", "end", "enter", "?Findings", "t", "?TAIL MEAN", "n", "n"),
+        fleet=None,
+        until="TIME ",
+        sizes=SIZES[1:],
     ),
     Shot(
-        "record-sample", ("5", "end", "enter", "?Findings", "s", "?LATENCY", "enter"), fleet=None, until="USUAL", sizes=SIZES[1:2]
+        "record-sample",
+        ("5", "?Runs 4", "end", "enter", "?Findings", "s", "?LATENCY", "enter"),
+        fleet=None,
+        until="USUAL",
+        sizes=SIZES[1:2],
     ),
-    Shot("replay", ("5", "end", "R", "?REPLAY", "1", *["full_stop"] * 4), fleet=None, until="00:42/"),
+    Shot("replay", ("5", "?Runs 4", "end", "R", "?REPLAY x1", "1", *["full_stop"] * 4), fleet=None, until="00:42/"),
     Shot("roles", fleet=split),
     Shot("evict", ("e",)),
     Shot("pods-pending", fleet=pods_pending),
@@ -139,6 +150,14 @@ def still() -> None:
     for name in OWN_WISHES:
         os.environ.pop(name, None)
     time.tzset()
+
+
+@contextlib.contextmanager
+def alone_there() -> Iterator[None]:
+    """Whoever else draws on this machine waits: the place is the same for all."""
+    with PLACE.with_suffix(".lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 @contextlib.contextmanager
@@ -189,7 +208,7 @@ def sample_runs() -> Iterator[None]:
 
 async def draw(shot: Shot, size: tuple[int, int]) -> tuple[str, str]:
     """(SVG, the screen as plain text)"""
-    with sample_runs() if shot.fleet is None else own_state():
+    with alone_there(), sample_runs() if shot.fleet is None else own_state():
         return await _draw(shot, size)
 
 
@@ -215,7 +234,7 @@ async def _draw(shot: Shot, size: tuple[int, int]) -> tuple[str, str]:
 
 
 async def _shown(pilot: Any, app: PacelineApp, wanted: str) -> None:
-    deadline_s = time.monotonic() + 20
+    deadline_s = time.monotonic() + 60
     while True:
         await _answered(pilot, app)
         await settle(pilot, app)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from console_helpers import AppMaker, HandClock, settle, text_of
+from console_helpers import AppMaker, HandClock, settle, text_of, wait_for
 from test_console_screens import feed_of
 from textual.widgets import Button, Input, Static
 
@@ -173,7 +173,7 @@ async def test_looking_makes_no_toasts_and_acts_make_one_at_a_time(make_app: App
         assert len(app._notifications) == 0
         assert "↓ slot" in str(live(app).table.border_title)
         await pilot.press("e", "d", "=")
-        await pilot.pause(0.3)
+        await wait_for(lambda: [toast for toast in app.screen.query("Toast") if toast.region.height])
         assert len(app._notifications) == 1
         table, toast = live(app).table.region, app.screen.query_one("Toast").region
         assert toast.y > table.y + 4

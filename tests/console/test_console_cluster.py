@@ -7,7 +7,7 @@ import math
 import pytest
 from acting_helpers import app_on, feed_of, press, told
 from cluster_helpers import SLOW_SLOT, cluster_of, clustered, store_of
-from console_helpers import HandClock, settle, text_of
+from console_helpers import HandClock, settle, text_of, wait_for
 from textual.widgets import Static
 
 from console.app import PacelineApp
@@ -345,10 +345,8 @@ async def test_the_description_scrolls_is_copied_and_says_what_is_old() -> None:
         await settle(pilot, app)
         await press(pilot, "D")
         assert isinstance(app.screen, DescribeScreen)
-        for _ in range(100):
-            if "mi355x-034" in str(app.screen.query_one("#description", Static).render()):
-                break
-            await pilot.pause(0.02)
+        await wait_for(lambda: "mi355x-034" in str(app.screen.query_one("#description", Static).render()))
+        await pilot.pause()  # lines that are there can be scrolled once they are laid out
         shown = str(app.screen.query_one("#description", Static).render())
         assert shown.startswith("▲ cluster view 42 s old: API server does not answer")
         assert "on mi355x-034, rack r5" in shown
@@ -368,8 +366,7 @@ async def test_no_answer_is_said() -> None:
         app.open_replica(SLOW_SLOT, "Live")
         await settle(pilot, app)
         await press(pilot, "D")
-        await pilot.pause(0.1)
-        assert "the head does not answer" in str(app.screen.query_one("#description", Static).render())
+        await wait_for(lambda: "the head does not answer" in str(app.screen.query_one("#description", Static).render()))
 
 
 # --- events --------------------------------------------------------------------------------------------------

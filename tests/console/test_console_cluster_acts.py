@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from acting_helpers import app_on, complaint, facts, feed_of, opened, press, say_yes, sent, told
+from acting_helpers import acts_over, app_on, complaint, facts, feed_of, opened, press, say_yes, sent, told
 from cluster_helpers import SLOW_SLOT, cluster_of, clustered
 from console_helpers import settle
 
@@ -112,10 +112,7 @@ async def test_marked_replicas_of_one_pod_are_one_eviction() -> None:
         tick = str(app.screen.query_one("#cordon", Tick).render())
         assert "cordon mi355x-006, mi355x-007, the replacements land elsewhere" in tick
         await say_yes(pilot)
-        for _ in range(100):
-            if len(sent(app)) == 2:
-                break
-            await pilot.pause(0.02)
+        await acts_over(pilot)
         assert [args["slot"] for _, args in sent(app)] == ["node005/gpu1", "node006/gpu0"]
 
 

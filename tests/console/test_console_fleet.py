@@ -55,7 +55,7 @@ def says(app: PacelineApp) -> str:
     return text_of(app.screen.query_one("#filter-says"))
 
 
-async def until(true: Callable[[], bool], within_s: float = 20.0) -> None:
+async def until(true: Callable[[], bool], within_s: float = 60.0) -> None:
     end_s = time.monotonic() + within_s
     while not true():
         assert time.monotonic() < end_s, "never became true"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import threading
 import time
 from pathlib import Path
 
@@ -151,6 +152,7 @@ async def test_launch_says_that_there_is_no_such_file_whatever_is_typed() -> Non
     async with app.run_test(size=(120, 36)) as pilot:
         screen = app.screen
         assert isinstance(screen, LaunchScreen)
+        await until(pilot, lambda: screen.draft is not None)  # the line is about the spec then
         for text in ("x" * 500, "~nobody-here/x", "[red]x", ""):
             screen._editing = "path"
             screen._take_path(text)
@@ -160,16 +162,22 @@ async def test_launch_says_that_there_is_no_such_file_whatever_is_typed() -> Non
 
 async def test_a_start_whose_checks_never_end_does_not_block_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
     """G while the checks run, then another spec: the first question is taken back, and G asks again."""
-    slow = preflight.Probe("slow", lambda: time.sleep(0.3) or Check("slow", True, "fine"), of_machine=False)  # type: ignore[func-returns-value]
+    gate = threading.Event()
+    slow = preflight.Probe("slow", lambda: Check("slow", gate.wait(100), "fine"), of_machine=False)
     monkeypatch.setattr(preflight, "probes", lambda spec: [slow])
     app = PacelineApp(theme_folders=[shipped_folder()])
     async with app.run_test(size=(120, 36)) as pilot:
         screen = app.screen
         assert isinstance(screen, LaunchScreen)
         await until(pilot, lambda: screen.draft is not None)
-        await pilot.press("G", "down")
-        await until(pilot, lambda: not screen._busy)
-        await until(pilot, lambda: screen.draft is not None and screen._checked.is_set())
+        try:
+            first = screen.draft
+            await pilot.press("G", "down")
+            await until(pilot, lambda: not screen._busy and screen.draft not in (None, first))
+            assert app.screen is screen
+        finally:
+            gate.set()
+        await until(pilot, screen._checked.is_set)
         await pilot.press("G")
         await until(pilot, lambda: isinstance(app.screen, Dialog))
         await pilot.press("escape")
@@ -186,10 +194,12 @@ async def test_the_header_of_runs_is_about_the_run_that_is_open() -> None:
     app = PacelineApp(feed=ScriptedFeed(), theme_folders=[shipped_folder()])
     async with app.run_test(size=(120, 36)) as pilot:
         await pilot.press("5")
-        app.open_session(a_scripted_session(app))
-        await until(pilot, lambda: app.current_mode == "live")
-        await settle(pilot, app)
+        await until(pilot, lambda: app.current_mode == "runs")
+        other = a_scripted_session(app)
+        app.open_session(other)
+        await until(pilot, lambda: app.session is other and app.current_mode == "live" and other.store.snapshot is not None)
         await pilot.press("5")
+        await until(pilot, lambda: app.current_mode == "runs")
         app.store.run = "the-other-run"
         await settle(pilot, app)
         assert "the-other-run" in text_of(app.screen.query_one(HeaderLine))
@@ -203,15 +213,15 @@ async def test_leaving_another_run_does_not_offer_to_end_it(tmp_path: Path) -> N
         await pilot.press("q")
         await until(pilot, lambda: isinstance(app.screen, AskOnQuit))
         await pilot.press("escape")
-        app.open_session(a_scripted_session(app))
-        await until(pilot, lambda: app.session.path is None)
-        await settle(pilot, app)
+        other = a_scripted_session(app)
+        app.open_session(other)
+        await until(pilot, lambda: app.session is other and app.current_mode == "live" and other.store.snapshot is not None)
         await pilot.press("q")
         await pilot.pause()
     assert app.return_value == "detached"
 
 
-async def until(pilot: Pilot[object], true: object, within_s: float = 20.0) -> None:
+async def until(pilot: Pilot[object], true: object, within_s: float = 60.0) -> None:
     ends_s = time.monotonic() + within_s
     while not true():  # type: ignore[operator]
         assert time.monotonic() < ends_s, "never became true"

@@ -34,5 +34,4 @@ async def test_an_imported_run_is_listed_and_opened(tmp_path: Path, monkeypatch:
         await pilot.press("5")
         runs = app.screen
         assert isinstance(runs, RunsScreen)
-        await wait_for(lambda: not runs.pane.reading)
-        assert "point-c16" in shown(app)
+        await wait_for(lambda: not runs.pane.reading and "point-c16" in shown(app))

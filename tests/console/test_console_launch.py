@@ -45,6 +45,13 @@ async def ready(app: PacelineApp) -> LaunchScreen:
     return screen
 
 
+async def asked(app: PacelineApp) -> Dialog:
+    """The question is there, and the keys are for it."""
+    await wait_for(lambda: isinstance(app.screen, Dialog) and app.focused is not None)
+    assert isinstance(app.screen, Dialog)
+    return app.screen
+
+
 # --- the draft -----------------------------------------------------------------------------------------------
 
 
@@ -222,12 +229,12 @@ async def test_a_field_is_changed_in_place_or_refused_with_the_reason() -> None:
         await wait_for(lambda: screen.about.wrong)
         assert "fleet.nodes" in screen.about.text
         await pilot.press("ctrl+u", *"3", "enter")
-        await wait_for(lambda: screen.draft is not None and screen.draft.spec.fleet.nodes == 3)
-        assert screen.focused is screen.form
+        await wait_for(lambda: not screen.has_class("-editing") and screen.focused is screen.form)
+        assert screen.draft is not None
+        assert screen.draft.spec.fleet.nodes == 3
         assert "3 x 8 = 24 replicas" in text_of(screen.query_one("#plan"))
         await wait_for(lambda: "was 8" in text_of(screen.form))
         await pilot.press("i", *"5", "escape")
-        assert screen.draft is not None
         assert screen.draft.spec.fleet.nodes == 3
 
 
@@ -265,7 +272,7 @@ async def test_start_asks_says_what_it_starts_and_cancel_has_the_focus(root: Pat
     async with app.run_test(size=(120, 36)) as pilot:
         screen = await ready(app)
         await pilot.press("G")
-        await wait_for(lambda: isinstance(app.screen, Dialog))
+        await asked(app)
         assert app.focused is not None
         assert app.focused.id == "cancel"
         labels = [label for label, _ in screen._facts(screen.draft or Draft("demo"))]
@@ -282,8 +289,8 @@ async def test_a_failed_check_must_be_confirmed_by_name(root: Path, monkeypatch:
         screen = await ready(app)
         assert "1 failed" in str(screen.checks.border_title)
         await pilot.press("G")
-        await wait_for(lambda: isinstance(app.screen, Dialog))
-        assert "in spite of it" in str(app.screen.query_one("#yes").label)  # type: ignore[attr-defined]
+        dialog = await asked(app)
+        assert "in spite of it" in str(dialog.query_one("#yes").label)  # type: ignore[attr-defined]
         assert ("FAILED", "keys: no CURVE → install pyzmq") in screen._facts(screen.draft or Draft("demo"))
         await pilot.press("escape")
 
@@ -307,7 +314,7 @@ async def test_what_cannot_start_says_why_and_leaves_no_folder(root: Path) -> No
         screen._show_draft()
         await wait_for(screen._checked.is_set)
         await pilot.press("G")
-        await wait_for(lambda: isinstance(app.screen, Dialog))
+        await asked(app)
         await pilot.press("right", "enter")
         await wait_for(lambda: screen.about.wrong)
         assert "min_free_gb" in screen.about.text
@@ -347,8 +354,10 @@ async def test_tab_completes_a_value_and_takes_one_that_is_complete() -> None:
         await pilot.press(*"exp", "tab")
         assert (box.value, screen.focused) == ("explore", box)
         await pilot.press("tab")
-        await wait_for(lambda: screen.draft is not None and screen.draft.spec.load.kind == "explore")
-        assert screen.focused is screen.form
+        await wait_for(lambda: not screen.has_class("-editing") and screen.focused is screen.form)
+        assert screen.draft is not None
+        assert screen.draft.spec.load.kind == "explore"
+        await pilot.pause()
 
 
 async def test_a_value_that_holds_is_taken_when_the_box_is_left_and_another_keeps_it_open() -> None:
@@ -382,7 +391,7 @@ async def test_a_start_takes_what_is_typed_or_does_not_happen() -> None:
         assert app.screen is screen
         await pilot.press("tab")
         screen.action_start()
-        await wait_for(lambda: isinstance(app.screen, Dialog) and bool(app.screen.query("#cancel")))
+        await asked(app)
         assert ("attempt", "explore, Server at 144 QPS, about 17,280 queries") in screen._facts(screen.draft or Draft("demo"))
 
 

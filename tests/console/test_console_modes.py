@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from console_helpers import AppMaker, settle, text_of
+from console_helpers import AppMaker, settle, text_of, wait_for
 from test_console_screens import feed_of
 
 from console.actions import BY_ID
@@ -87,10 +87,7 @@ async def test_opening_another_run_shows_only_that_one(make_app: AppMaker) -> No
         first = app.session
         other = ScriptedFeed(ScriptedFleet(nodes=2, gpus=4), hz=0)
         app.open_session(Session(other, FleetStore(app.now_s)))
-        for _ in range(20):
-            await pilot.pause(0.02)
-            if app.session is not first and app.current_mode == "live":
-                break
+        await wait_for(lambda: app.session is not first and app.current_mode == "live" and len(app.store.slots) == 8)
         await settle(pilot, app)
         assert app.session.feed is other
         assert len(app.store.slots) == 8

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
 from acting_helpers import ForetellingFeed, acts_over, app_on, complaint, facts, feed_of, opened, press, say_yes, sent, told
-from console_helpers import HandClock, settle
+from console_helpers import HandClock, settle, wait_for
 from textual.widgets import Input, Static
 
 from console.app import PacelineApp
@@ -134,19 +135,21 @@ async def test_esc_stops_the_rest() -> None:
     app = app_on()
     async with app.run_test(size=(120, 36)) as pilot:
         await settle(pilot, app)
-        feed_of(app).wait_s = 0.1
+        turns = feed_of(app).turns = asyncio.Semaphore(2)
         app.ask_and_act("recycle", SEVERAL)
         await opened(pilot)
         await say_yes(pilot)
+        await wait_for(lambda: len(sent(app)) == 2)
+        await pilot.pause()
         assert isinstance(app.screen, Sending)
-        while len(sent(app)) < 2:
-            await pilot.pause(0.02)
-        assert "of 8: node00" in str(app.screen.query_one("#sending", Static).render())
+        assert "3 of 8: node002" in str(app.screen.query_one("#sending", Static).render())
         await press(pilot, "escape")
+        assert len(sent(app)) == 2
+        for _ in SEVERAL:
+            turns.release()
         await acts_over(pilot)
-        done = len(sent(app))
-        assert done < 8
-        assert f"recycling {done} of 8; {8 - done} not sent (stopped)" in told(app)
+        assert len(sent(app)) == 3, "the one on its way is not taken back"
+        assert "recycling 3 of 8; 5 not sent (stopped)" in told(app)
 
 
 async def test_no_answer_ends_the_series_and_says_so() -> None:

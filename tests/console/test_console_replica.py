@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from console_helpers import AppMaker, HandClock, settle, text_of
+from console_helpers import AppMaker, HandClock, settle, text_of, wait_for
 from textual.pilot import Pilot
 
 from console.app import PacelineApp
@@ -252,9 +252,7 @@ async def test_the_page_scrolls_to_its_end_on_a_small_terminal(make_app: AppMake
     async with app.run_test(size=(80, 24)) as pilot:
         screen = await open_slot(pilot, app)
         await pilot.press("end")
-        await pilot.pause(0.5)
-        await settle(pilot, app)
-        assert screen.query_one("#own-facts").region.bottom <= 23
+        await wait_for(lambda: screen.query_one("#own-facts").region.bottom <= 23)
 
 
 @pytest.mark.parametrize("size", [*SIZES, (160, 48), (60, 15)])

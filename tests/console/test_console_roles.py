@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 import pytest
 from acting_helpers import app_on, facts, press
-from console_helpers import AppMaker, HandClock, settle, text_of
+from console_helpers import AppMaker, HandClock, settle, text_of, wait_for
 from recorded_kit import SECONDS_BEFORE, a_spec, recorded_run
 from textual.widgets import Input
 
@@ -157,9 +157,8 @@ async def test_the_parts_of_ttft_are_seven_and_all_of_them_fit(make_app: AppMake
     async with app.run_test(size=(120, 36)) as pilot:
         await settle(pilot, app)
         await pilot.press("3")
-        await pilot.pause(0.1)
+        await wait_for(lambda: isinstance(app.screen, SlaScreen) and app.screen.choice.detail is not None)
         await settle(pilot, app)
-        assert isinstance(app.screen, SlaScreen)
         lines = text_of(app.screen.query_one(PartsPane)).splitlines()
         names = [line[:14].strip() for line in lines[1:9]]
         assert names == [

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
-from console_helpers import text_of, wait_for
+from console_helpers import rewritten, text_of, wait_for
 from recorded_kit import T0, a_spec, ended_run, recorded_run
 from textual.pilot import Pilot
 
@@ -72,7 +72,7 @@ def test_a_row_is_read_again_only_when_its_record_has_changed(some_runs: Path) -
     again = {row.path: row for row in scan(some_runs, known)}
     assert all(again[path] is row for path, row in known.items())
     run_json = some_runs / "old-1" / "run.json"
-    run_json.write_text(run_json.read_text().replace('"VALID"', '"ABORTED"'))
+    rewritten(run_json, run_json.read_text().replace('"VALID"', '"ABORTED"'))
     third = {row.path: row for row in scan(some_runs, again)}
     assert third[some_runs / "old-1"].verdict == "ABORTED"
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from console_helpers import text_of, wait_for
+from console_helpers import rewritten, text_of, wait_for
 from recorded_kit import T0, ended_run, recorded_run
 from textual.pilot import Pilot
 from textual.widgets import Button, Input, Static
@@ -15,6 +16,7 @@ from textual.widgets import Button, Input, Static
 from console.app import PacelineApp
 from console.screens.dialogs import Dialog
 from console.screens.runs import RunsScreen
+from console.store.deleting import Deleted, delete
 from console.store.runs import filter_of, scan
 from console.themes import shipped_folder
 from harness.records.labels import Labels, change_labels, read_labels, with_pin, with_tags
@@ -65,7 +67,7 @@ def test_a_row_is_read_again_when_its_labels_have_changed_and_only_then(root: Pa
     again = {row.path: row for row in scan(root, known)}
     assert [path.name for path, row in again.items() if known[path] is not row] == ["old-1"]
     assert [row.name for row in again.values() if filter_of("tag:baseline")(row)] == ["old-1"]
-    (root / "old-1" / "labels.json").write_text("{")
+    rewritten(root / "old-1" / "labels.json", "{")
     third = {row.path: row for row in scan(root, again)}
     assert third[root / "old-1"].label_problem.startswith("labels.json damaged")
     assert third[root / "old-1"].verdict == "VALID"
@@ -142,8 +144,34 @@ async def test_a_run_is_deleted_once_its_name_is_typed(root: Path) -> None:
         await pilot.press(*"new-3", "enter", "enter")
         await closed(app, lambda: not (root / "new-3").exists())
         await wait_for(lambda: [row.name for row in screen.pane.rows] == ["mid-2", "old-1"])
-        assert "1 run deleted" in told(app)
+        await wait_for(lambda: "1 run deleted" in told(app))
         assert not (root / ".deleted").exists()
+
+
+async def test_a_change_of_another_run_does_not_end_a_deletion(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, may_go_on = threading.Event(), threading.Event()
+
+    def slow(paths: list[Path], place: Path) -> Deleted:
+        begun.set()
+        may_go_on.wait(60)
+        return delete(paths, place)
+
+    monkeypatch.setattr("console.screens.runs_keeping.delete", slow)
+    app = an_app()
+    async with app.run_test(size=(80, 24)) as pilot:
+        await on_runs(pilot, app)
+        try:
+            await pilot.press("D")
+            await dialog(app)
+            await pilot.press(*"new-3", "enter", "enter")
+            await wait_for(begun.is_set)
+            await closed(app, lambda: True)
+            await pilot.press("end", "p")
+            await wait_for(lambda: read_labels(RunFolder(root / "old-1")).pinned)
+        finally:
+            may_go_on.set()
+        await wait_for(lambda: "1 run deleted" in told(app))
+        assert sorted(path.name for path in root.iterdir()) == ["mid-2", "old-1"]
 
 
 async def test_several_are_deleted_at_once_and_a_pin_keeps_all_of_them(root: Path) -> None:

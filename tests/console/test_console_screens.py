@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from console_helpers import AppMaker, HandClock, settle, text_of
+from console_helpers import AppMaker, HandClock, settle, text_of, wait_for
+from textual.command import CommandList, CommandPalette
 from textual.widgets import Button, Input
 
 from console.actions import ACTIONS
@@ -414,12 +415,13 @@ async def test_palette_offers_the_same_acts(make_app: AppMaker) -> None:
         here = {action.title for action in ACTIONS if {"app", "live"} & set(action.where) and action.group != "Move"}
         assert titles == here - {"Palette", "Command line"}
         await pilot.press("ctrl+p")
-        await pilot.pause(0.2)
+        await wait_for(lambda: isinstance(app.screen, CommandPalette) and isinstance(app.focused, Input))
         await pilot.press(*"Evict")
-        await pilot.pause(0.5)
+        offers = app.screen.query_one(CommandList)
+        await wait_for(lambda: offers.highlighted is not None and "Evict" in str(offers.get_option_at_index(0).prompt))
+        await wait_for(lambda: not any(worker.is_running for worker in app.workers if worker.node is app.screen))
         await pilot.press("enter")
-        await pilot.pause(0.5)
-        assert isinstance(app.screen, ConfirmAct)
+        await wait_for(lambda: isinstance(app.screen, ConfirmAct))
 
 
 async def test_acts_close_together_are_all_marked_on_the_time_axis(make_app: AppMaker) -> None:

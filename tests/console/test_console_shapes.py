@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 import pytest
-from console_helpers import AppMaker, settle, text_of
+from console_helpers import AppMaker, settle, text_of, wait_for
 from test_console_screens import feed_of
 
 from console.feeds.scripted import ScriptedFleet
@@ -92,8 +92,7 @@ async def test_replica_detail_shows_all_facts_by_scrolling(make_app: AppMaker) -
         scroll = app.screen.query_one("#replica")
         assert scroll.max_scroll_y > 0
         await pilot.press("end")
-        await pilot.pause(0.5)
-        assert scroll.scroll_y > 0
+        await wait_for(lambda: scroll.scroll_y > 0)
 
 
 @pytest.mark.parametrize("size", [(120, 36), (80, 24)])

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from console_helpers import AppMaker, HandClock, settle, text_of
+from console_helpers import AppMaker, HandClock, settle, text_of, wait_for
 from textual.pilot import Pilot
 
 from console.app import PacelineApp
@@ -163,9 +163,7 @@ async def test_at_80x24_one_histogram_and_everything_within_reach(make_app: AppM
         assert screen.query_one("#ttft-histogram").region.height == 0
         assert "beyond 80.0 ms" in pane(screen, "tpot-histogram")
         await pilot.press("end")
-        await pilot.pause(0.5)
-        await settle(pilot, app)
-        assert screen.query_one("#tail").region.bottom <= 23
+        await wait_for(lambda: screen.query_one("#tail").region.bottom <= 23)
 
 
 @pytest.mark.parametrize("size", [*SIZES, (160, 48), (60, 15)])

@@ -53,9 +53,9 @@ def test_losing_the_terminal_detaches(tmp_path: Path) -> None:
     )
     os.close(inside)
     try:
-        assert b"SYNTHETIC" in read_until(terminal, b"SYNTHETIC", 30)
+        assert b"SYNTHETIC" in read_until(terminal, b"SYNTHETIC", 60)
         os.close(terminal)
-        console.wait(15)
+        console.wait(60)
         assert result.read_text() == "detached"
     finally:
         console.kill()

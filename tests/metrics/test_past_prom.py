@@ -96,7 +96,7 @@ def test_neither_a_silent_nor_a_trickling_server_holds_it_for_ever() -> None:
         await _asleep(30)
         return answer
 
-    for behaviour, timeout_s in ((trickle, 3.0), (silent, 0.7), (stuck, 0.7)):  # longer than a machine may stall between two drops
+    for behaviour, timeout_s in ((trickle, 3.0), (silent, 0.7), (stuck, 0.7)):  # 3 s: longer than it may stall between drops
         began_s = time.monotonic()
         with serving(behaviour) as port, past(f"http://127.0.0.1:{port}", timeout_s=timeout_s) as client:
             assert refused(client).trouble == "timeout"
