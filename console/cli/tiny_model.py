@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import shlex
 import shutil
-import tempfile
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -14,6 +14,7 @@ from cyclopts import Parameter
 
 from console.cli.errors import OK, BadInput
 from console.cli.output import plural, say, say_json, typed
+from harness.records.aside import folder_aside
 
 Kind = Literal["llama", "gpt-oss"]
 WHAT = {"llama": "Llama", "gpt-oss": "gpt-oss (experts, sinks)"}
@@ -73,20 +74,18 @@ def _short(folder: Path) -> str:
 def kept_model(kind: Kind = "llama") -> Path:
     """The model of seed 0 in the user's cache, under a name made of what is in it: another version writes another."""
     models = platformdirs.user_cache_path("paceline") / "models"
-    try:
-        models.mkdir(parents=True, exist_ok=True)
-        made = Path(tempfile.mkdtemp(prefix="new-", dir=models))
-    except OSError as error:
-        raise BadInput(f"{models}: the model cannot be kept there: {error.strerror}; set XDG_CACHE_HOME") from error
-    try:
+    with contextlib.ExitStack() as stack:
+        try:
+            models.mkdir(parents=True, exist_ok=True)
+            made = stack.enter_context(folder_aside(models, "new-"))
+        except OSError as error:
+            raise BadInput(f"{models}: the model cannot be kept there: {error.strerror}; set XDG_CACHE_HOME") from error
         made.chmod(0o755)
         digest = hashlib.sha256(b"".join(path.read_bytes() for path in _write(made, kind, 0))).hexdigest()[:12]
         kept = models / f"tiny-{kind}-{digest}"
         if not (kept / "config.json").is_file():
             shutil.rmtree(kept, ignore_errors=True)
             made.rename(kept)
-    finally:
-        shutil.rmtree(made, ignore_errors=True)
     return kept
 
 

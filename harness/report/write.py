@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-import shutil
-import tempfile
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Final
 
 from harness.analysis.comparing import MOST, CannotCompare, Comparison, compare
 from harness.analysis.scaling import scaling
+from harness.records.aside import folder_aside
 from harness.records.layout import RunFolder
 from harness.records.reader import Record
 from harness.report.build import data, document, part_ids, scope_of
@@ -56,12 +56,12 @@ def write_report(
     if not 1 <= len(runs) <= MOST:
         raise ReportRefused(f"a report is of 1 to {MOST} runs; {len(runs)} given")
     _check_place(out, replace)
-    try:  # first, so that a full or closed disk is known at once
-        out.parent.mkdir(parents=True, exist_ok=True)
-        aside = Path(tempfile.mkdtemp(prefix=".report-", dir=out.parent))
-    except OSError as error:
-        raise ReportRefused(f"{out}: no report can be written there: {error.strerror}; name another folder") from error
-    try:
+    with contextlib.ExitStack() as stack:
+        try:  # first, so that a full or closed disk is known at once
+            out.parent.mkdir(parents=True, exist_ok=True)
+            aside = stack.enter_context(folder_aside(out.parent, ".report-"))
+        except OSError as error:
+            raise ReportRefused(f"{out}: no report can be written there: {error.strerror}; name another folder") from error
         contents = [gather(folder, attempt, tell) for folder, attempt in runs]
         compared = _compared(contents, tell)
         whole = document(contents, compared, scaling([one.folder for one in contents]) if compared is not None else None)
@@ -71,10 +71,8 @@ def write_report(
         if "html" in formats:
             (aside / PAGE).write_text(page(whole, lambda part: tell(f"page: {part}")), encoding="utf-8")
         _write_data(contents, aside, tables)
-        aside.chmod(0o755)  # mkdtemp's is closed to colleagues
+        aside.chmod(0o755)  # it was closed to colleagues
         _put_in_place(aside, out)
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
     files = sorted(path for path in out.rglob("*") if path.is_file())
     problems = [f"{content.folder.name}: {problem}" for content in contents for problem in content.problems]
     return Written(out, files, whole, contents, problems)
@@ -106,15 +104,13 @@ def _put_in_place(aside: Path, out: Path) -> None:
     if not out.exists():
         os.rename(aside, out)
         return
-    old = Path(tempfile.mkdtemp(prefix=".report-old-", dir=out.parent))
-    os.rename(out, old / out.name)
-    try:
-        os.rename(aside, out)
-    except OSError:
-        os.rename(old / out.name, out)
-        old.rmdir()
-        raise
-    shutil.rmtree(old, ignore_errors=True)
+    with folder_aside(out.parent, ".report-old-") as old:
+        try:
+            os.rename(out, old / out.name)
+            os.rename(aside, out)
+        finally:
+            if not out.exists():
+                os.rename(old / out.name, out)
 
 
 def _compared(contents: Sequence[Content], tell: Tell) -> Comparison | None:

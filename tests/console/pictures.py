@@ -85,7 +85,7 @@ def exploring() -> ScriptedFleet:
 
 
 SHOTS = (
-    Shot("launch", ("?118-150211",), fleet=None, until="11 ok"),
+    Shot("launch", ("?118-160211",), fleet=None, until="11 ok"),
     Shot("live"),
     Shot("live-light", theme="paceline-light", sizes=SIZES[1:]),
     Shot("barrier", fleet=at_the_barrier),

@@ -55,13 +55,11 @@ def test_a_power_capped_gpu_is_the_cause_beside_its_straggler(
     assert (alert.data["rule"], alert.data["cause"]) == ("power_cap", "power cap")
     run.wait("the cause beside the straggler", lambda: _cause_told(run))
 
-    state = run.wait("figures of this moment", lambda: (found := run.state()).gpus and found.gpus.state == "ok" and found)
+    state = run.wait("figures that show the cap", lambda: found if _shows_the_cap(found := run.state()) else None)
     assert state.gpus is not None
     assert (state.gpus.kind, state.gpus.state) == ("simulated" if way == "scrape" else "promql", "ok")
     assert (state.gpus.matched, state.gpus.gpus_unmatched) == (8, 0)
     assert {(row.rule, row.subject) for row in state.gpus.alerts} >= {("power_cap", CAPPED)}
-    power = values_of(state, "power")
-    assert power[CAPPED] < 0.9 * np.median(list(power.values()))
     run.wait("the cause on the screen", lambda: "power cap" in _screen(run))
 
     page = httpx.get(json.loads(run.folder.head_json.read_text())["metrics"], trust_env=False, timeout=30).text
@@ -77,6 +75,14 @@ def test_a_power_capped_gpu_is_the_cause_beside_its_straggler(
     assert max(capped.values()) < 0.3
     assert [entry.subject for entry in read_journal(run.folder.journal) if entry.what == "alert.end"].count(CAPPED) >= 1
     assert not (run.folder.path / "prometheus").exists()
+
+
+def _shows_the_cap(state: RunState) -> bool:
+    """Where the machine stops for a moment there is less load, and the others draw less for it."""
+    if state.gpus is None or state.gpus.state != "ok":
+        return False
+    power = values_of(state, "power")
+    return bool(power[CAPPED] < 0.9 * np.median(list(power.values())))
 
 
 def _cause_told(run: RunHandle) -> bool:

@@ -7,10 +7,10 @@ file system allows it they take no room (hard links to the record's files).
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,6 +22,7 @@ from harness.mlperf.submission.checks import sha256_of
 from harness.mlperf.submission.demands import ACCURACY, MOST_ACCURACY_LOG, PERFORMANCE, VERIFY_FILE
 from harness.mlperf.submission.plan import Plan, Unit
 from harness.mlperf.submission.system import system_json
+from harness.records.aside import folder_aside
 
 UNTRUNCATED = "untruncated"
 NOT_SUBMITTABLE = "NOT_SUBMITTABLE.md"
@@ -68,18 +69,17 @@ def check_room(plan: Plan, out: Path) -> None:
 def write_tree(plan: Plan, out: Path) -> Written:
     """Raises CannotWrite; then `out` is as it was."""
     check_room(plan, out)
-    try:
-        aside = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
-    except OSError as error:
-        raise CannotWrite(f"{out.parent}: {error.strerror}; give another place with --out") from None
-    try:
-        aside.chmod(0o755)
-        written = Written(out, _write(plan, aside))
-        os.rename(aside, out)  # over an empty folder too
-    except OSError as error:
-        raise CannotWrite(f"{error.filename or out}: {error.strerror}; nothing was left in {out}") from None
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
+    with contextlib.ExitStack() as stack:
+        try:
+            aside = stack.enter_context(folder_aside(out.parent, f".{out.name}."))
+        except OSError as error:
+            raise CannotWrite(f"{out.parent}: {error.strerror}; give another place with --out") from None
+        try:
+            aside.chmod(0o755)
+            written = Written(out, _write(plan, aside))
+            os.rename(aside, out)  # over an empty folder too
+        except OSError as error:
+            raise CannotWrite(f"{error.filename or out}: {error.strerror}; nothing was left in {out}") from None
     return written
 
 
