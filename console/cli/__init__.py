@@ -3,6 +3,31 @@
 `paceline --help` and `paceline rate` start without Textual and without polars.
 """
 
-from console.cli.app import main
+from __future__ import annotations
 
-__all__ = ["main"]
+import signal
+from collections.abc import Sequence
+
+__all__ = ["main", "process"]
+
+
+def main(tokens: Sequence[str] | None = None) -> int:
+    """Runs a command; the exit code. Never raises, save with PACELINE_DEBUG=1."""
+    from console.cli.app import main as run
+
+    return run(tokens)
+
+
+def process() -> int:
+    """`main` of a process of its own. A Ctrl-C while modules are loaded ends it at once, and one when all is done ends nothing:
+    neither is told as a traceback."""
+    heeded = signal.getsignal(signal.SIGINT) is signal.default_int_handler  # else whoever started it wants none
+    if heeded:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    from console.cli.app import main as run
+
+    if heeded:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    code = run()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    return code

@@ -2,7 +2,7 @@
 
 import sys
 
-from console.cli.app import main
+from console.cli import process
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(process())
