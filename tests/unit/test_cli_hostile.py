@@ -163,7 +163,8 @@ def test_a_terminal_that_knows_only_ascii_is_written_to(made: RunFolder) -> None
 def test_a_report_that_is_ended_leaves_nothing(made: RunFolder, tmp_path: Path, number: signal.Signals) -> None:
     for turn in range(5):
         place = tmp_path / f"reports-{turn}"
-        process = subprocess.Popen([*CLI, "report", "made", "--out", str(place / "one")], stderr=subprocess.DEVNULL)
+        with (tmp_path / "said").open("w") as said:
+            process = subprocess.Popen([*CLI, "report", "made", "--out", str(place / "one")], stderr=said)
         while not list(place.glob(".report-*")) and process.poll() is None:
             time.sleep(0.01)
         deadline = time.monotonic() + 60
@@ -174,5 +175,7 @@ def test_a_report_that_is_ended_leaves_nothing(made: RunFolder, tmp_path: Path, 
         process.wait(30)
         if not (place / "one").exists():
             break  # else it was written before the first signal came
-    assert process.returncode == (130 if number == signal.SIGINT else 128 + number)
+    # Of many signals one can meet it on its way out; a shell calls that the same.
+    assert process.returncode in (128 + number, -number)
     assert list(place.iterdir()) == []
+    assert "Traceback" not in (tmp_path / "said").read_text()
