@@ -19,8 +19,8 @@ def main(tokens: Sequence[str] | None = None) -> int:
 
 
 def process() -> int:
-    """`main` of a process of its own. A Ctrl-C while modules are loaded ends it at once, and one when all is done ends nothing:
-    neither is told as a traceback."""
+    """`main` of a process of its own. A Ctrl-C while modules are loaded, or when all is done, ends it at once: no traceback
+    is told, and no thread is waited for."""
     heeded = signal.getsignal(signal.SIGINT) is signal.default_int_handler  # else whoever started it wants none
     if heeded:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -29,5 +29,6 @@ def process() -> int:
     if heeded:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     code = run()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if heeded:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
     return code
