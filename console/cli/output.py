@@ -22,13 +22,16 @@ _OBEYED: Final = re.compile("(?!\x1b\\[[01]m)[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-
 
 def open_streams() -> None:
     """stdout and stderr take any text: what their encoding lacks is written as an escape, and where they are closed nothing
-    is written."""
+    is written. All of it: without a buffer (PYTHONUNBUFFERED) Python drops the rest of a write that a stop (Ctrl-Z) cut short."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 - for as long as the process lives
         elif isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
+            if isinstance(stream.buffer, io.RawIOBase):
+                whole = io.BufferedWriter(io.FileIO(stream.fileno(), "w", closefd=False))
+                setattr(sys, name, io.TextIOWrapper(whole, stream.encoding, "backslashreplace", line_buffering=True))
 
 
 def harmless(text: str) -> str:

@@ -179,3 +179,29 @@ def test_a_report_that_is_ended_leaves_nothing(made: RunFolder, tmp_path: Path, 
     assert process.returncode in (128 + number, -number)
     assert list(place.iterdir()) == []
     assert "Traceback" not in (tmp_path / "said").read_text()
+
+
+_MANY_LINES = """
+import sys
+from console.cli.output import open_streams
+open_streams()
+for i in range(60):
+    sys.stdout.write(str(i % 10) * (4600 + 37 * i) + "\\n")
+    sys.stdout.flush()
+"""
+
+
+def test_a_stop_in_the_middle_of_a_line_loses_none_of_it() -> None:
+    """Ctrl-Z, while the reader is behind; without a buffer Python takes a write that was cut short for whole."""
+    environ = {**os.environ, "PYTHONUNBUFFERED": "1"}
+    process = subprocess.Popen([sys.executable, "-c", _MANY_LINES], stdout=subprocess.PIPE, env=environ)
+    assert process.stdout is not None
+    found = b""
+    while part := os.read(process.stdout.fileno(), 10_000):
+        found += part
+        process.send_signal(signal.SIGSTOP)
+        time.sleep(0.01)
+        process.send_signal(signal.SIGCONT)
+        time.sleep(0.01)
+    assert process.wait(30) == 0
+    assert [len(line) for line in found.splitlines()] == [4600 + 37 * i for i in range(60)]
