@@ -127,13 +127,21 @@ def main(tokens: Sequence[str] | None = None) -> int:
         complain("interrupted")
         return 130
     except BrokenPipeError:
-        # The reader of our output (head, less) has gone: nothing to tell it. Keep the interpreter's last flush quiet too.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _write_no_more()  # the reader of our output (head, less) has gone: nothing to tell it
         return 0
     except Exception as error:
         if debug:
             raise
         text, code = describe(error)
         complain(text)
+        try:
+            sys.stdout.flush()
+        except OSError:
+            _write_no_more()
         return code
     return result if isinstance(result, int) else 0
+
+
+def _write_no_more() -> None:
+    """What stdout did not take must not be tried again by the interpreter on its way out: that has an exit code of its own."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

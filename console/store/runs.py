@@ -99,7 +99,7 @@ def scan(root: Path, known: dict[Path, RunRow]) -> Iterator[RunRow]:
         changed = _changed(Path(entry.path)) if os.path.isdir(entry.path) else None  # entry.is_dir raises for a link to itself
         if changed is not None:
             found.append((changed, Path(entry.path)))
-    for changed, path in sorted(found, reverse=True):
+    for changed, path in sorted(found, key=lambda one: (one[0][0], one[1]), reverse=True):
         folder = RunFolder(path)
         stamp = (changed, head_alive(folder), _labels_stamp(folder))
         before = known.get(path)

@@ -146,10 +146,14 @@ def test_a_full_disk_leaves_no_half_description(made: RunFolder, tmp_path: Path)
     assert not place.exists()
 
 
+@pytest.mark.parametrize("unbuffered", ["", "1"])
 @pytest.mark.parametrize(("redirected", "code"), [(">&-", 0), ("2>&-", 0), ("2>/dev/full", 0), (">/dev/full", 3)])
-def test_closed_and_full_streams_change_nothing_but_what_is_seen(made: RunFolder, redirected: str, code: int) -> None:
+def test_closed_and_full_streams_change_nothing_but_what_is_seen(
+    made: RunFolder, redirected: str, code: int, unbuffered: str
+) -> None:
     command = f'"{CLI[0]}" -m console.cli show made {redirected}'
-    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=60, check=False)
+    environ = {**os.environ, "PYTHONUNBUFFERED": unbuffered}  # empty: as if it were not there
+    done = subprocess.run(["sh", "-c", command], env=environ, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, "Traceback" in done.stderr, "defect" in done.stderr) == (code, False, False)
 
 
