@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
+import shutil
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -104,13 +106,15 @@ def _put_in_place(aside: Path, out: Path) -> None:
     if not out.exists():
         os.rename(aside, out)
         return
-    with folder_aside(out.parent, ".report-old-") as old:
-        try:
-            os.rename(out, old / out.name)
-            os.rename(aside, out)
-        finally:
-            if not out.exists():
-                os.rename(old / out.name, out)
+    old = out.parent / f".report-old-{secrets.token_hex(6)}"
+    try:
+        os.rename(out, old)
+        os.rename(aside, out)
+    finally:  # also where a signal comes in between; what cannot be put back is not taken away
+        if out.exists():
+            shutil.rmtree(old, ignore_errors=True)
+        else:
+            os.rename(old, out)
 
 
 def _compared(contents: Sequence[Content], tell: Tell) -> Comparison | None:
